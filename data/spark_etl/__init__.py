@@ -1,0 +1,1 @@
+"""The PySpark job: raw GPS, trips or sensors to sharded cells x steps tensors."""

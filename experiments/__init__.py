@@ -1,0 +1,1 @@
+"""Runs, presets, baselines, benchmarks, tables and figures."""

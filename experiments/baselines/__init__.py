@@ -1,0 +1,1 @@
+"""Methods to compare with, one file each, with the front doors' signatures."""

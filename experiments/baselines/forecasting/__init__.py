@@ -1,0 +1,1 @@
+"""Reference forecasters, conformalised exactly as PU-GAT+ is."""

@@ -1,0 +1,1 @@
+"""Conformal statistics that the forecaster and the detector share: arrays in, arrays out, no networks."""
