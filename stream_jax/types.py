@@ -26,6 +26,19 @@ class TrafficSeries(NamedTuple):
     slot: Array  # [L] int32, local quarter hour of the week, 0 = Monday 00:00 (times steps_per_day / 96)
 
 
+class ForecastData(NamedTuple):
+    """A recording, its graph and the forecast origins to learn from.
+
+    A window around an origin (its history, ending at the origin, and its targets, beginning one step later) lies
+    inside one part of the chronological split.
+    """
+
+    series: TrafficSeries  # the whole recording
+    graph: RoadGraph
+    train: Array  # [W] int32 origins: index of the last history step of each training window
+    val: Array  # [W] int32, for early stopping
+
+
 class TrafficWindow(NamedTuple):
     """A batch of forecasting examples."""
 
@@ -43,18 +56,22 @@ class Forecast(NamedTuple):
     sigma: Array  # like mean, > 0
 
 
-class ConformalState(NamedTuple):
-    """What conformal calibration carries from step to step."""
-
-    cluster: Array  # [N] int32 cluster of each cell
-    scores: Array  # [C, H, M] calibration scores, padded with +inf where a cluster has fewer
-    count: Array  # [C, H] int32, how many of the M scores are real
-    level: Array  # [C, H] miscoverage level, adapted online, unclipped
-    radius: Array  # [C, H] current radius in units of sigma
-
-
 class Interval(NamedTuple):
-    """A prediction interval in physical units."""
+    """A prediction interval in physical units; the whole half-line has upper = inf, the empty set has lower > upper."""
 
-    lower: Array  # [B, H, N]
-    upper: Array  # [B, H, N]
+    lower: Array  # [..., H, N], >= 0
+    upper: Array  # [..., H, N], >= 0
+
+
+class ConformalState(NamedTuple):
+    """What conformal calibration carries from step to step; C is the configured number of clusters."""
+
+    cluster: Array  # [N] int32 cluster of each cell, in [0, C)
+    scores: Array  # [R, H, N] ring of arrived scores |y - mean| / sigma, +inf where there is none
+    cursor: Array  # [] int32, the ring's oldest row, overwritten next
+    level: Array  # [C, H] miscoverage level, adapted online, unclipped
+    radius: Array  # [C, H] current radius in units of sigma; +inf whole line, -inf empty set
+    expert_level: Array  # [J, C, H] levels of the J step sizes that DtACI weighs; J = 0 otherwise
+    expert_weight: Array  # [J, C, H] their weights, summing to 1 over J
+    pending_forecast: Forecast  # [H, H, N] row d was issued d + 1 origins ago; sigma = +inf where none was
+    pending_interval: Interval  # [H, H, N] the intervals issued with it

@@ -1,0 +1,142 @@
+"""npz shards -> arrays, windows and batches for the models; numpy on the host, memory-mapped.
+
+A window is `window` steps of history and `horizon` steps of target, all inside one part of one fold: none crosses a gap
+or a split.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+import numpy as np
+
+from data.errors import DataError
+from data.spark_etl import shards
+from stream_jax.types import ForecastData, RoadGraph, TrafficSeries, TrafficWindow
+
+DAY_S = 86_400
+
+
+class Scaler(NamedTuple):
+    """Mean and standard deviation of each feature over what the training part observed."""
+
+    mean: np.ndarray  # [F]
+    std: np.ndarray  # [F], at least 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class TrafficDataset:
+    """A dataset on disk: shards stay memory-mapped until their steps are read."""
+
+    folder: Path
+    manifest: dict
+    graph: RoadGraph
+    geometry: dict  # ids, lonlat, outline, outline_start
+    maps: tuple[dict, ...]  # arrays of each shard, in order of time
+
+    @property
+    def num_folds(self) -> int:
+        return len(self.manifest["split"]["folds"])
+
+    def part(self, name: str, fold: int = 0) -> tuple[int, int]:
+        """Half-open step range of a part: train, val, calibration or test."""
+        return tuple(self.manifest["split"]["folds"][fold][name])
+
+    def origins(self, name: str, fold: int = 0) -> np.ndarray:
+        """Index of the last history step of every window of a part, ascending. [W] int32"""
+        start, stop = self.part(name, fold)
+        return np.arange(start + self.manifest["window"] - 1, stop - self.manifest["horizon"], dtype=np.int32)
+
+    def steps(self, start: int, stop: int) -> shards.Shard:
+        """The recording between two steps, read from the shards that hold them."""
+        pieces = []
+        for entry, arrays in zip(self.manifest["shards"], self.maps, strict=True):
+            low, high = max(start, entry["start"]), min(stop, entry["start"] + entry["steps"])
+            if low < high:
+                inside = slice(low - entry["start"], high - entry["start"])
+                pieces.append([arrays[name][inside] for name in shards.Shard._fields])
+        return shards.Shard(*(np.concatenate(field) for field in zip(*pieces, strict=True)))
+
+    def series(self) -> TrafficSeries:
+        """The whole recording with its calendar, for models that keep it on the device."""
+        shard = self.steps(0, self.manifest["steps"])
+        slot = self.slots(shard.time)
+        return TrafficSeries(shard.values, shard.observed, clock_of(slot, DAY_S // self.manifest["bin_s"]), slot)
+
+    def forecast_data(self, fold: int = 0) -> ForecastData:
+        """What a forecaster is fitted on."""
+        return ForecastData(self.series(), self.graph, self.origins("train", fold), self.origins("val", fold))
+
+    def slots(self, time: np.ndarray) -> np.ndarray:
+        """Local step of the week of each time, 0 = Monday 00:00. [T] int32"""
+        zone = ZoneInfo(self.manifest["timezone"])
+        local = [datetime.fromtimestamp(int(second), UTC).astimezone(zone) for second in time]
+        seconds = [moment.weekday() * DAY_S + moment.hour * 3600 + moment.minute * 60 for moment in local]
+        return (np.array(seconds, np.int64) // self.manifest["bin_s"]).astype(np.int32)
+
+    def scaler(self, fold: int = 0) -> Scaler:
+        """Masked mean and deviation of the training part, shard by shard: nothing later is looked at."""
+        start, stop = self.part("train", fold)
+        count, total, square = np.zeros((3, len(self.manifest["features"])))
+        for low in range(start, stop, 672):
+            piece = self.steps(low, min(low + 672, stop))
+            seen = np.where(piece.observed, piece.values.astype(np.float64), 0.0)
+            count += piece.observed.sum(axis=(0, 1))
+            total += seen.sum(axis=(0, 1))
+            square += (seen**2).sum(axis=(0, 1))
+        mean = total / np.maximum(count, 1)
+        variance = np.maximum(square / np.maximum(count, 1) - mean**2, 0.0)
+        return Scaler(mean.astype(np.float32), np.maximum(np.sqrt(variance), 1e-6).astype(np.float32))
+
+    def batches(
+        self, name: str, batch_size: int, fold: int = 0, rng: np.random.Generator | None = None, target: int = 0
+    ) -> Iterator[TrafficWindow]:
+        """Batches of windows streamed from the shards; shuffled when given a generator; the last may be smaller."""
+        origins = self.origins(name, fold)
+        if rng is not None:
+            origins = rng.permutation(origins)
+        for first in range(0, len(origins), batch_size):
+            windows = [self._window(int(origin), target) for origin in origins[first : first + batch_size]]
+            yield TrafficWindow(*(np.stack(field) for field in zip(*windows, strict=True)))
+
+    def events(self) -> dict[str, np.ndarray] | None:
+        """Labels [L, N] and the list of incidents, or None when the recording has no incident log."""
+        if self.manifest["events"] is None:
+            return None
+        return shards.read_arrays(self.folder / shards.EVENTS)
+
+    def _window(self, origin: int, target: int) -> TrafficWindow:
+        window, horizon = self.manifest["window"], self.manifest["horizon"]
+        piece = self.steps(origin - window + 1, origin + horizon + 1)
+        clock = clock_of(self.slots(piece.time), DAY_S // self.manifest["bin_s"])
+        ahead = (piece.values[window:, :, target], piece.observed[window:, :, target])
+        return TrafficWindow(piece.values[:window], piece.observed[:window], *ahead, clock)
+
+
+def load(folder: Path, verify: bool = False) -> TrafficDataset:
+    """Opens a dataset; always checks its schema and shapes, and with `verify` every byte against the recorded hashes."""
+    manifest = shards.read_manifest(folder)
+    if verify:
+        shards.verify_content(folder, manifest)
+    maps = tuple(shards.map_arrays(folder / entry["file"]) for entry in manifest["shards"])
+    for entry, arrays in zip(manifest["shards"], maps, strict=True):
+        shape = (entry["steps"], manifest["cells"], len(manifest["features"]))
+        if arrays.keys() != set(shards.Shard._fields) or arrays["values"].shape != shape:
+            raise DataError(
+                f"{folder / entry['file']} does not match the manifest; delete its folder and run etl again."
+            )
+    arrays = shards.read_arrays(folder / shards.GRAPH)
+    edges = (arrays[name] for name in ("senders", "receivers", "edge_features"))
+    graph = RoadGraph(*edges, arrays["position"].astype(np.float32))
+    geometry = {name: arrays[name] for name in ("ids", "lonlat", "outline", "outline_start")}
+    return TrafficDataset(folder, manifest, graph, geometry, maps)
+
+
+def clock_of(slot: np.ndarray, steps_per_day: int) -> np.ndarray:
+    """Sine and cosine of the time of day, then of the day of the week. [T, 4] float32"""
+    day = 2 * np.pi * (slot % steps_per_day) / steps_per_day
+    week = 2 * np.pi * slot / (7 * steps_per_day)
+    return np.stack([np.sin(day), np.cos(day), np.sin(week), np.cos(week)], axis=1).astype(np.float32)

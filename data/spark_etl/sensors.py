@@ -1,0 +1,121 @@
+"""A matrix of sensor readings (time x sensor) as a dataset: csv, parquet or npz, with coordinates or an adjacency."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from data.errors import DataError
+from data.spark_etl.local_time import local_to_unix
+from data.spark_etl.schema import READING_SCHEMA
+
+MICRO = 1_000_000  # readings are summed as integer millionths, so that the mean does not depend on their order
+
+
+@dataclasses.dataclass(frozen=True)
+class SensorSource:
+    """Where a sensor matrix comes from and what it means."""
+
+    matrix: Path
+    adjacency: Path | None = None
+    coordinates: Path | None = None
+    feature: str = "flow"
+    unit: str = "vehicles per step"
+    time_column: str | None = None  # None: the first column
+    missing_value: float | None = None  # a reading that means 'no reading', such as 0 in METR-LA
+
+
+def read_sensors(
+    spark: SparkSession, source: SensorSource, timezone: str, scratch: Path
+) -> tuple[DataFrame, list[str]]:
+    """Long readings (time, sensor index, value; null where missing) and the sensors' names in column order."""
+    path = _npz_as_parquet(source.matrix, scratch) if source.matrix.suffix == ".npz" else source.matrix
+    if path.suffix in (".parquet", ".pq"):
+        table = spark.read.parquet(str(path))
+    else:
+        table = spark.read.csv(str(path), header=True)
+    time = source.time_column or table.columns[0]
+    if time not in table.columns:
+        raise DataError(f"{source.matrix} has no column {time}; its first columns are {', '.join(table.columns[:8])}.")
+    names = [name for name in table.columns if name != time]
+    seconds = _seconds(table, time, timezone)
+    values = F.array(*(F.col(f"`{name}`").try_cast("double") for name in names))
+    long = table.select(seconds.alias("time_s"), F.posexplode(values).alias("place", "value"))
+    is_missing = F.isnan("value") | (
+        F.lit(False) if source.missing_value is None else F.col("value") == source.missing_value
+    )
+    value = F.when(~is_missing, F.col("value")).alias("value")
+    return long.select("time_s", "place", value).select(*READING_SCHEMA.names), names
+
+
+def readings_to_table(readings: DataFrame, bin_s: int) -> DataFrame:
+    """Sum of readings in millionths and their number, per sensor and step."""
+    micro = F.round(F.col("value") * MICRO).cast("long")
+    stepped = readings.withColumn("step", F.floor(F.col("time_s") / bin_s))
+    return stepped.groupBy("step", "place").agg(
+        F.coalesce(F.sum(micro), F.lit(0)).alias("sum"), F.count("value").alias("count")
+    )
+
+
+def read_adjacency(path: Path, num_sensors: int) -> np.ndarray:
+    """A square matrix of non-negative weights from csv, npy or npz (its first array)."""
+    try:
+        if path.suffix == ".npy":
+            matrix = np.load(path, allow_pickle=False)
+        elif path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as archive:
+                matrix = archive[archive.files[0]]
+        else:
+            matrix = pd.read_csv(path, header=None).to_numpy(float)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path} is not a readable adjacency matrix ({error}); give a csv, npy or npz of numbers."
+        ) from None
+    if matrix.shape != (num_sensors, num_sensors):
+        raise DataError(
+            f"{path} is {matrix.shape}, but the readings have {num_sensors} sensors: it must be square over them."
+        )
+    return np.nan_to_num(matrix, nan=0.0, posinf=0.0)
+
+
+def read_coordinates(path: Path, names: list[str]) -> np.ndarray:
+    """Longitude and latitude [N, 2] of each sensor, from a csv with the columns sensor, lon, lat."""
+    try:
+        table = pd.read_csv(path, dtype={0: str})
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is not a readable csv of coordinates ({error}).") from None
+    table.columns = [name.lower() for name in table.columns]
+    if not {"lon", "lat"} <= set(table.columns):
+        raise DataError(f"{path} needs the columns sensor, lon, lat; it has {', '.join(table.columns)}.")
+    by_name = table.set_index(table.iloc[:, 0].astype(str))[["lon", "lat"]]
+    missing = [name for name in names if name not in by_name.index]
+    if missing:
+        raise DataError(f"{path} has no coordinates for {len(missing)} sensors, such as {missing[0]}.")
+    return by_name.loc[names].to_numpy(float)
+
+
+def _seconds(table: DataFrame, time: str, timezone: str):
+    kind = dict(table.dtypes)[time]
+    if kind in ("int", "bigint", "double"):
+        return F.col(f"`{time}`").cast("long")
+    wall = F.try_to_timestamp(F.col(f"`{time}`").cast("string"))
+    return local_to_unix(wall.cast("long"), timezone)[0]
+
+
+def _npz_as_parquet(path: Path, scratch: Path) -> Path:
+    """The arrays `time` (unix seconds) and `values` [T, N] of an npz, as a parquet that Spark can read."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            time, values = archive["time"], archive["values"]
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{path} needs the arrays time [T] (unix seconds) and values [T, sensors] ({error}).") from None
+    if time.ndim != 1 or values.ndim != 2 or len(time) != len(values):
+        raise DataError(f"{path}: time is {time.shape} and values {values.shape}; expected [T] and [T, sensors].")
+    table = pd.DataFrame(values, columns=[f"sensor_{i}" for i in range(values.shape[1])])
+    table.insert(0, "time", time.astype(np.int64))
+    target = scratch / "sensors.parquet"
+    table.to_parquet(target)
+    return target

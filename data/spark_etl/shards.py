@@ -1,0 +1,180 @@
+"""The dataset on disk: npz shards by time, graph.npz, events.npz and manifest.json; numpy only, for writer and loader alike.
+
+A dataset is written into a temporary folder beside its own and renamed, so a killed job leaves the old one or none.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from data.errors import DataError
+
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+GRAPH = "graph.npz"
+EVENTS = "events.npz"
+PART_NAMES = ("train", "val", "calibration", "test")
+
+
+class Shard(NamedTuple):
+    """Consecutive steps of the recording."""
+
+    time: np.ndarray  # [T] int64, unix seconds at the start of each step
+    values: np.ndarray  # [T, N, F] float32, 0 where not observed
+    observed: np.ndarray  # [T, N, F] bool
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardEntry:
+    """One line of the manifest's list of shards."""
+
+    file: str
+    start: int  # index of its first step
+    steps: int
+    sha256: str
+
+
+def write_arrays(path: Path, **arrays: np.ndarray) -> str:
+    """Writes an uncompressed npz, so that it can be memory-mapped, and returns its SHA-256. Equal arrays, equal bytes."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(arrays):
+            entry = zipfile.ZipInfo(f"{name}.npy")  # its date is fixed at 1980
+            with archive.open(entry, "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, np.ascontiguousarray(arrays[name]), allow_pickle=False)
+    return file_sha256(path)
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Reads a small npz whole."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing from the dataset; run the etl stage again to rebuild it.") from None
+    except (OSError, ValueError, zipfile.BadZipFile, KeyError):
+        raise DataError(f"{path} is damaged; delete its folder and run the etl stage again.") from None
+
+
+def map_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Memory-maps the arrays of an uncompressed npz, so that only the pages that are read use memory."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {entry.filename.removesuffix(".npy"): _map_entry(path, entry) for entry in archive.infolist()}
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing from the dataset; run the etl stage again to rebuild it.") from None
+    except (OSError, ValueError, zipfile.BadZipFile):
+        raise DataError(f"{path} is damaged; delete its folder and run the etl stage again.") from None
+
+
+def file_sha256(path: Path) -> str:
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def content_hash(folder: Path, files: list[str]) -> str:
+    """One hash over the named files' names and bytes."""
+    lines = "".join(f"{name} {file_sha256(folder / name)}\n" for name in sorted(files))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def write_manifest(folder: Path, manifest: dict) -> None:
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False) + "\n")
+
+
+def read_manifest(folder: Path) -> dict:
+    """Reads and checks a manifest's schema version; the rest of the dataset is checked where it is read."""
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise DataError(f"There is no dataset in {folder} ({MANIFEST} is missing); run the etl stage first.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise DataError(f"{path} is damaged; delete its folder and run the etl stage again.") from None
+    version = manifest.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise DataError(
+            f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}; run the etl stage again."
+        )
+    return manifest
+
+
+def verify_content(folder: Path, manifest: dict) -> None:
+    """Recomputes every hash; names the first file that was altered or removed."""
+    expected = {entry["file"]: entry["sha256"] for entry in manifest["shards"]} | manifest["files"]
+    for name, sha256 in expected.items():
+        path = folder / name
+        if not path.exists():
+            raise DataError(f"{path} is missing from the dataset; run the etl stage again to rebuild it.")
+        if file_sha256(path) != sha256:
+            raise DataError(f"{path} was altered since it was written; delete its folder and run the etl stage again.")
+    if content_hash(folder, list(expected)) != manifest["content_hash"]:
+        raise DataError(f"{folder / MANIFEST} does not belong to the files beside it; run the etl stage again.")
+
+
+@contextlib.contextmanager
+def atomic_folder(target: Path) -> Iterator[Path]:
+    """Yields a temporary folder that becomes `target` when the block ends well, and vanishes when it does not."""
+    target = target.absolute()
+    backup = target.with_name(f".{target.name}.old")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _clean_leftovers(target, backup)
+        draft = target.with_name(f".{target.name}.tmp-{os.getpid()}")
+        draft.mkdir()
+    except OSError as error:
+        raise DataError(
+            f"Cannot write to {target.parent}: {error.strerror}; choose another folder with --out."
+        ) from None
+    try:
+        yield draft
+        if target.exists():
+            target.rename(backup)
+        draft.rename(target)
+        shutil.rmtree(backup, ignore_errors=True)
+    except OSError as error:
+        if error.filename is None and error.errno is None:
+            raise
+        raise DataError(
+            f"Writing the dataset to {target} failed: {error.strerror}; free some space and run again."
+        ) from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _clean_leftovers(target: Path, backup: Path) -> None:
+    """Undoes what a killed job left: its drafts go, and a dataset caught between two renames comes back."""
+    if backup.exists() and not target.exists():
+        backup.rename(target)
+    for draft in target.parent.glob(f".{target.name}.tmp-*"):
+        pid = int(draft.name.rsplit("-", 1)[1])
+        if not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(draft, ignore_errors=True)
+    shutil.rmtree(backup, ignore_errors=True)
+
+
+def _map_entry(path: Path, entry: zipfile.ZipInfo) -> np.ndarray:
+    """A read-only map of one stored array: local zip header, then npy header, then the bytes."""
+    if entry.compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{entry.filename} is compressed")
+    with open(path, "rb") as stream:
+        stream.seek(entry.header_offset)
+        header = stream.read(30)  # the name's and extra field's lengths stand at bytes 26 and 28
+        skip = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+        stream.seek(entry.header_offset + 30 + skip)
+        version = np.lib.format.read_magic(stream)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read_header(stream)
+        if dtype.hasobject or fortran:
+            raise ValueError(f"{entry.filename} is not a plain array")
+        if 0 in shape:
+            return np.zeros(shape, dtype)
+        return np.memmap(path, dtype, mode="r", offset=stream.tell(), shape=shape)

@@ -1,0 +1,145 @@
+"""The command line of run.py: what may be said, and how it becomes a job."""
+
+import argparse
+import dataclasses
+import os
+from pathlib import Path
+
+from data.errors import DataError
+from data.spark_etl.job import JobConfig
+from data.spark_etl.schema import CITIES, Box
+from data.spark_etl.sensors import SensorSource
+from data.spark_etl.sources import GpsColumns
+
+STAGES = ("etl",)
+PRESETS = ("smoke", "default", "paper")
+
+DESCRIPTION = """\
+From raw recordings to results: every stage reads what the one before it wrote and is skipped when nothing changed.
+
+  python experiments/run.py                                   the embedded synthetic city, default size
+  python experiments/run.py --dataset porto --raw DIR         real files in DIR
+  python experiments/run.py --dataset tdrive --preset smoke   a small synthetic twin where no files are found
+  python experiments/run.py --dataset gps --raw my.csv --columns vehicle=id,time=ts,lon=x,lat=y --timezone Asia/Tokyo
+  python experiments/run.py --dataset sensors --raw metr.npz --coordinates sensors.csv --feature speed --unit mph
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of run.py."""
+    top = argparse.ArgumentParser(description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    run = top.add_argument_group("what to run")
+    run.add_argument("--dataset", choices=CITIES, default="synthetic")
+    run.add_argument("--preset", choices=PRESETS, default="default", help="smoke: minutes; paper: the paper's sizes")
+    run.add_argument("--stage", choices=STAGES, nargs="+", default=list(STAGES), help="stages to run, in order (all)")
+    run.add_argument("--out", type=Path, help="folder of this run (runs/<dataset>-<preset>)")
+    run.add_argument("--debug", action="store_true", help="show the whole trace of an error")
+    raw = top.add_argument_group("where the recording comes from")
+    raw.add_argument("--raw", type=Path, help="file or folder of raw files ($STREAM_DATA_DIR/<dataset>)")
+    raw.add_argument("--require-real", action="store_true", help="refuse to fall back to a synthetic twin")
+    raw.add_argument("--download", action="store_true", help="fetch the official files into --raw (or <out>/raw) first")
+    raw.add_argument("--events", type=Path, help="incident log: start,end,lon,lat,kind or NYPD collisions")
+    raw.add_argument("--trips", choices=("foil", "uber", "tlc"), help="manhattan: which records, if several are there")
+    own = top.add_argument_group("your own city")
+    own.add_argument("--columns", help="gps: vehicle=...,time=...,lon=...,lat=...")
+    own.add_argument(
+        "--time-format", default="iso", help="gps: iso, unix, unix_ms or a pattern like dd/MM/yyyy HH:mm:ss"
+    )
+    own.add_argument("--timezone", help="IANA zone of local times and of the calendar, e.g. Europe/Lisbon")
+    own.add_argument("--box", help="lon_min,lat_min,lon_max,lat_max in degrees (gps: around 99 %% of the fixes)")
+    own.add_argument("--square", type=float, metavar="M", help="side of a grid square in metres")
+    own.add_argument("--cells", type=int, metavar="N", help="keep the N squares with the most flow; 0 keeps all")
+    own.add_argument("--bin-minutes", type=int, metavar="MIN", help="length of a step (15)")
+    own.add_argument("--adjacency", type=Path, help="sensors: square weight matrix, csv, npy or npz")
+    own.add_argument("--coordinates", type=Path, help="sensors: csv of sensor,lon,lat")
+    own.add_argument("--feature", default="flow", help="sensors: name of what is measured")
+    own.add_argument("--unit", default="vehicles per step", help="sensors: its unit")
+    own.add_argument("--time-column", help="sensors: name of the time column (the first)")
+    own.add_argument("--missing-value", type=float, help="sensors: a reading that means no reading, such as 0")
+    spark = top.add_argument_group("Spark")
+    spark.add_argument("--master", help="Spark master URL (local[*], or spark-submit's)")
+    spark.add_argument("--memory", default="3g", help="heap of the driver and of each executor")
+    return top
+
+
+def job_config(args: argparse.Namespace) -> JobConfig:
+    """The dataset's specification with what the command line overrides."""
+    spec = CITIES[args.dataset]
+    changes: dict = {}
+    if args.timezone:
+        changes["timezone"] = args.timezone
+    if args.box:
+        changes["box"] = parse_box(args.box)
+    if args.square:
+        changes["square_m"] = _positive("--square", args.square)
+    if args.cells is not None:
+        changes["num_cells"] = args.cells or None
+    if args.bin_minutes:
+        changes["bin_s"] = _bin_seconds(args.bin_minutes)
+    sensors = None
+    if spec.source == "sensors":
+        sensors = SensorSource(
+            _matrix_path(args),
+            args.adjacency,
+            args.coordinates,
+            args.feature,
+            args.unit,
+            args.time_column,
+            args.missing_value,
+        )
+    return JobConfig(dataclasses.replace(spec, **changes), parse_columns(args.columns, args.time_format), sensors)
+
+
+def raw_folder(args: argparse.Namespace) -> Path | None:
+    """Where the user said, or where the environment says; None when neither holds the dataset."""
+    if args.raw:
+        return args.raw
+    root = os.environ.get("STREAM_DATA_DIR")
+    found = Path(root) / args.dataset if root else None
+    return found if found and found.exists() else None
+
+
+def parse_box(text: str) -> Box:
+    """Four comma-separated degrees."""
+    try:
+        box = Box(*(float(number) for number in text.split(",")))
+    except (TypeError, ValueError):
+        raise DataError(f"--box {text!r} is not lon_min,lat_min,lon_max,lat_max in degrees.") from None
+    if not (-180 <= box.lon_min < box.lon_max <= 180 and -90 <= box.lat_min < box.lat_max <= 90):
+        raise DataError(f"--box {text!r} is empty or not on Earth; the order is lon_min,lat_min,lon_max,lat_max.")
+    return box
+
+
+def parse_columns(text: str | None, time_format: str) -> GpsColumns:
+    """`vehicle=...,time=...,lon=...,lat=...`, any of which may be left out."""
+    names = {}
+    for pair in (text or "").split(","):
+        key, _, value = pair.partition("=")
+        if pair and (key not in ("vehicle", "time", "lon", "lat") or not value):
+            raise DataError(
+                f"--columns {pair!r} is not one of vehicle=, time=, lon=, lat= followed by a column's name."
+            )
+        if pair:
+            names[key] = value
+    return GpsColumns(**names, time_format=time_format)
+
+
+def _bin_seconds(minutes: int) -> int:
+    if minutes <= 0 or 1440 % minutes:
+        raise DataError(f"--bin-minutes {minutes} does not divide a day; use 5, 10, 15, 20, 30 or 60.")
+    return 60 * minutes
+
+
+def _positive(name: str, value: float) -> float:
+    if value <= 0:
+        raise DataError(f"{name} must be positive.")
+    return value
+
+
+def _matrix_path(args: argparse.Namespace) -> Path:
+    raw = raw_folder(args)
+    if raw is None:
+        raise DataError("Sensors need --raw: the csv, parquet or npz with one column a sensor.")
+    if not raw.is_file():
+        raise DataError(f"{raw} is not a file; --raw must name the csv, parquet or npz of the readings.")
+    return raw
