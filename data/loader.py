@@ -117,7 +117,7 @@ class TrafficDataset:
 
 
 def load(folder: Path, verify: bool = False) -> TrafficDataset:
-    """Opens a dataset; always checks its schema and shapes, and with `verify` every byte against the recorded hashes."""
+    """Opens a dataset; always checks its schema and shapes, and with `verify` every byte against its hashes."""
     manifest = shards.read_manifest(folder)
     if verify:
         shards.verify_content(folder, manifest)

@@ -53,7 +53,8 @@ def locate_inputs(args: argparse.Namespace, cfg: JobConfig, out: Path, scratch: 
         raise DataError("The gps reader needs --raw: a csv or parquet file, or a folder of them.")
     if args.require_real:
         raise DataError(
-            f"No real {args.dataset} files: give their folder with --raw, set STREAM_DATA_DIR, or fetch them with --download."
+            f"No real {args.dataset} files: give their folder with --raw, set STREAM_DATA_DIR, "
+            "or fetch them with --download."
         )
     if args.dataset != "synthetic":
         console.print(
@@ -91,7 +92,8 @@ def print_summary(manifest: dict, folder: Path, console: Console) -> None:
     console.print(table)
     folds = manifest["split"]["folds"]
     console.print(
-        f"{manifest['steps']:,} steps of {manifest['bin_s'] // 60} min from {manifest['start']}, {manifest['cells']} cells, "
+        f"{manifest['steps']:,} steps of {manifest['bin_s'] // 60} min from {manifest['start']}, "
+        f"{manifest['cells']} cells, "
         f"{manifest['edges']:,} edges, {len(folds)} {manifest['split']['kind']} fold{'s' if len(folds) > 1 else ''}"
     )
     console.print(

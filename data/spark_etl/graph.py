@@ -1,4 +1,4 @@
-"""The road graph: spatial neighbours plus the transitions observed in the training part, with self-loops; numpy only."""
+"""The road graph: spatial neighbours, transitions observed in the training part, self-loops; numpy only."""
 
 from typing import NamedTuple
 

@@ -105,7 +105,7 @@ def _choose_cells(table: tables.Table, half: int) -> graph.Cells:
 def _write_shards(
     table: tables.Table, cells: graph.Cells, first: int, num_steps: int, folder: Path
 ) -> tuple[list[shards.ShardEntry], int]:
-    """Writes the shards in order of time, holding at most a quarter of a year of the table; returns them and the points used."""
+    """Writes the shards in order of time, a quarter of a year of the table in memory; also counts the points used."""
     places = np.arange(len(cells.ids)) if table.zones else cells.ids
     cell = pd.Series(np.arange(len(places)), index=places)
     entries, used = [], 0

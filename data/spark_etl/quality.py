@@ -1,4 +1,4 @@
-"""The data-quality page: points per step, a map of the cells, missing share, speed distribution, and what was dropped."""
+"""The data-quality page: points per step, a map of the cells, missing share, speeds, and what was dropped."""
 
 import base64
 import html
@@ -97,7 +97,8 @@ def _page(manifest: dict, figures: dict[str, Figure]) -> str:
     table = "".join(f"<tr><td>{html.escape(str(name))}</td><td>{count:,}</td></tr>" for name, count in lines)
     images = "".join(f"<h2>{html.escape(title)}</h2>{_image(figure, title)}" for title, figure in figures.items())
     facts = (
-        f"{manifest['data']} data; {manifest['steps']:,} steps of {manifest['bin_s'] // 60} min from {manifest['start']}; "
+        f"{manifest['data']} data; {manifest['steps']:,} steps of {manifest['bin_s'] // 60} min "
+        f"from {manifest['start']}; "
         f"{manifest['cells']} cells, {manifest['edges']:,} edges; content {manifest['content_hash'][:12]}"
     )
     title = f"{manifest['dataset']}: data quality"

@@ -1,4 +1,4 @@
-"""The dataset on disk: npz shards by time, graph.npz, events.npz and manifest.json; numpy only, for writer and loader alike.
+"""The dataset on disk: npz shards by time, graph.npz, events.npz, manifest.json; for writer and loader alike.
 
 A dataset is written into a temporary folder beside its own and renamed, so a killed job leaves the old one or none.
 """
@@ -44,7 +44,7 @@ class ShardEntry:
 
 
 def write_arrays(path: Path, **arrays: np.ndarray) -> str:
-    """Writes an uncompressed npz, so that it can be memory-mapped, and returns its SHA-256. Equal arrays, equal bytes."""
+    """Writes an uncompressed npz, which can be memory-mapped; returns its SHA-256. Equal arrays, equal bytes."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(arrays):
             entry = zipfile.ZipInfo(f"{name}.npy")  # its date is fixed at 1980

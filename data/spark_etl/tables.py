@@ -1,6 +1,7 @@
 """Raw files to the table of places and steps, counting what every cleaning step drops on the way."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ class Funnel:
         """Rows in, and the rows that each later step dropped; valid once an action has run."""
         rows = {name: observation.get["rows"] for name, observation in self._seen.items()}
         names = list(rows)
-        return rows[names[0]], {name: rows[before] - rows[name] for before, name in zip(names, names[1:], strict=False)}
+        return rows[names[0]], {name: rows[before] - rows[name] for before, name in itertools.pairwise(names)}
 
 
 class Table(NamedTuple):

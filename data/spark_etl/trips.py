@@ -20,7 +20,7 @@ END_COLUMNS = ("time_s", "lon", "lat", "zone_id", "identity", "problem", "raw")
 
 
 def read_trips(spark: SparkSession, paths: Sequence[str], timezone: str) -> DataFrame:
-    """Reads 2013 FOIL csv, TLC parquet or Uber FOIL csv files, told apart by their columns, into one row per trip end."""
+    """Reads FOIL csv, TLC parquet or Uber csv files, told apart by their columns, into one row per trip end."""
     frames = [_read_file(spark, path, timezone) for path in sorted(paths)]
     ends = frames[0]
     for frame in frames[1:]:
@@ -35,7 +35,7 @@ def drop_zero_ends(ends: DataFrame) -> DataFrame:
 
 
 def drop_duplicate_ends(ends: DataFrame) -> DataFrame:
-    """Drops exact repetitions of a trip where the source names the vehicle; elsewhere equal rows may be different trips."""
+    """Drops exact repetitions of a trip whose vehicle is named; without a name equal rows may be different trips."""
     alone = F.when(F.col("identity").isNull(), F.monotonically_increasing_id())
     return ends.withColumn("alone", alone).dropDuplicates(["identity", "alone"]).select(*END_COLUMNS)
 

@@ -105,6 +105,12 @@ class Network(nn.Module):
         return NetworkOutput(mean, sigma, jnp.concatenate([slow[2], fast[2]]))
 
 
+def gaussian_nll(error: Array, sigma: Array, regulariser: float) -> Array:
+    """Entries of Eq. (het_nll): Gaussian likelihood plus a pull of sigma towards 1, hence only for standardised units."""
+    log_sigma = jnp.log(sigma)
+    return 0.5 * (error / sigma) ** 2 + log_sigma + regulariser * log_sigma**2
+
+
 def _flat(window: Array, context: Array) -> Array:
     """[T, N, B, F] and [N, B, ·] to one input row per cell, [N, B, T * F + ·]."""
     steps = jnp.moveaxis(window, 0, 2)
