@@ -42,7 +42,7 @@ SIZES = {
     ("synthetic", "default"): {},
     ("synthetic", "paper"): {"vehicles": 2000, "days": 56, "parts": 8},
     ("tdrive", "smoke"): {"vehicles": 250, "days": 10, "zones": 60, "fix_s": 300, "parts": 0},
-    ("tdrive", "default"): {"vehicles": 880},
+    ("tdrive", "default"): {"vehicles": 850},
     ("tdrive", "paper"): {"vehicles": 10357, "days": 7, "parts": 8, "fix_s": 120},
     ("geolife", "smoke"): {"vehicles": 50, "days": 10, "zones": 36, "fix_s": 60},
     ("geolife", "default"): {"days": 21},

@@ -6,9 +6,10 @@ from pathlib import Path
 from rich.console import Console
 
 from data.errors import DataError
-from experiments import options, stages
+from experiments import forecast_stage, options, stages
 
 FAILED = 2
+RUN = {"etl": stages.etl, "forecast": forecast_stage.forecast}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -18,9 +19,10 @@ def main(argv: list[str] | None = None) -> int:
     console = Console(stderr=False)
     try:
         out.mkdir(parents=True, exist_ok=True)
+        forecast_stage.check_methods(args.methods)
         for name in options.STAGES:
             if name in args.stage:
-                getattr(stages, name)(args, out, console)
+                RUN[name](args, out, console)
     except DataError as error:
         if args.debug:
             raise

@@ -5,6 +5,7 @@ blocks of steps are drawn, with all their cells. The paper gives no intervals fo
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import chex
@@ -24,6 +25,7 @@ class BootstrapInterval(NamedTuple):
     std: Array  # [] of the replicates
 
 
+@partial(jax.jit, static_argnames=("statistic", "block", "num_replicates", "level"))
 def block_bootstrap(
     key: Array,
     sums: Array,

@@ -15,11 +15,13 @@ import numpy as np
 from jax import Array
 from scipy import stats
 
-from stream_jax.conformal.fdr_metrics import circular_block_indices
+from stream_jax.conformal.bootstrap import resampled_totals
 
 THRESHOLDS = (0.001, 0.01, 0.05, 0.1)
 
 _EPS = 1e-12  # variances of constant series
+
+_resample = jax.jit(resampled_totals, static_argnums=(2, 3))
 
 
 class NullUniformity(NamedTuple):
@@ -139,7 +141,9 @@ def null_uniformity(
     below = np.max(null_p - np.searchsorted(null_p, null_p, side="left") / size)
     cutoffs = np.asarray(thresholds)
     hits = (np.asarray(p_values)[..., None] <= cutoffs) & kept[..., None]  # [T, N, K]
-    replicates = _bootstrap_rate(key, hits.sum(axis=1), kept.sum(axis=1), block_steps, num_replicates)  # [R, K]
+    step_sums = np.concatenate([hits.sum(axis=1), kept.sum(axis=1, keepdims=True)], axis=1)  # [T, K + 1]
+    totals = np.asarray(_resample(key, step_sums.astype(np.float32), block_steps, num_replicates))
+    replicates = totals[:, :-1] / np.maximum(totals[:, -1:], 1.0)  # [R, K]
     num_hits = hits.sum(axis=(0, 1))
     return NullUniformity(
         num_p_values=size,
@@ -169,12 +173,3 @@ def _standardise(values: Array, present: Array) -> Array:
     deviation = jnp.where(present, values - mean, 0.0)
     variance = jnp.sum(deviation**2, axis=0) / count
     return jnp.where(variance > _EPS, deviation / jnp.sqrt(jnp.maximum(variance, _EPS)), 0.0)
-
-
-def _bootstrap_rate(
-    key: Array, hits: np.ndarray, sizes: np.ndarray, block_steps: int, num_replicates: int
-) -> np.ndarray:
-    """[R, K] rates of resampled recordings, from the hits [T, K] and the null counts [T] of the steps."""
-    indices = np.asarray(circular_block_indices(key, sizes.shape[0], block_steps, num_replicates))
-    resampled = [column[indices].sum(axis=1) for column in hits.T]  # one [R, T] gather at a time
-    return np.stack(resampled, axis=1) / np.maximum(sizes[indices].sum(axis=1), 1)[:, None]

@@ -6,6 +6,7 @@ coverage / RIW rewards intervals that cover too little, so the Winkler score, wh
 one to rank by.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import chex
@@ -231,7 +232,7 @@ def evaluate(
         at_h = jax.tree.map(lambda x, h=h: x[:, h : h + 1], (forecast, interval, target, mask))
         row |= {f"{name}_h{h + 1}": value for name, value in _overall(*at_h, alpha).items()}
     hit = contains(interval, target)
-    row |= _worst_groups(hit, forecast.mean, mask, cluster, slot, steps_per_day)
+    row |= _worst_groups(hit, forecast.mean, mask, cluster, slot, int(cluster.max()) + 1, steps_per_day)
 
     cover_key, error_key = jax.random.split(key)
     coverage = block_bootstrap(cover_key, mean_sums(hit, mask), ratio_of_totals, block)
@@ -242,6 +243,7 @@ def evaluate(
     return {name: float(value) for name, value in row.items()}
 
 
+@partial(jax.jit, static_argnames="alpha")
 def _overall(
     forecast: Forecast, interval: Interval, target: Array, mask: Array, alpha: float
 ) -> dict[str, float | Array]:
@@ -257,13 +259,14 @@ def _overall(
     }
 
 
+@partial(jax.jit, static_argnames=("num_clusters", "steps_per_day"))
 def _worst_groups(
-    hit: Array, load: Array, mask: Array, cluster: Array, slot: Array, steps_per_day: int
+    hit: Array, load: Array, mask: Array, cluster: Array, slot: Array, num_clusters: int, steps_per_day: int
 ) -> dict[str, float | Array]:
     """Lowest coverage over clusters, hours and predicted-load fifths, and that of the worst tenth of the cells."""
     hour = (slot % steps_per_day) * 24 // steps_per_day  # [W, H]
     groups = {
-        "cluster": (cluster, int(cluster.max()) + 1),
+        "cluster": (cluster, num_clusters),
         "hour": (hour[:, :, None], 24),
         "load_quintile": (load_quintile(load, mask), 5),
     }

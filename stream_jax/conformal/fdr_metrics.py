@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from stream_jax.conformal.bootstrap import resampled_totals
+
 
 class StepCounts(NamedTuple):
     """What happened at each step; all metrics follow from it."""
@@ -64,17 +66,7 @@ def count_steps(rejected: Array, is_anomaly: Array, *, tested: Array | None = No
 def detection_metrics(counts: StepCounts) -> DetectionMetrics:
     """All metrics from the counts of T steps."""
     chex.assert_rank(list(counts), 1)
-    proportion = counts.false_rejections / jnp.maximum(counts.rejections, 1)  # [T]
-    rejections, false_rejections, anomalies = (field.sum() for field in counts)
-    found = rejections - false_rejections
-    return DetectionMetrics(
-        fdr_step=proportion.mean(),
-        fdr_given_rejection=proportion.sum() / jnp.sum(counts.rejections > 0),
-        fdr_pooled=false_rejections / jnp.maximum(rejections, 1),
-        recall=found / anomalies,
-        # 2 P R / (P + R) with P = found / rejections and R = found / anomalies.
-        f1=2.0 * found / jnp.maximum(rejections + anomalies, 1),
-    )
+    return _metrics_of_totals(_step_sums(counts).sum(axis=0))
 
 
 def bootstrap_metrics(
@@ -87,24 +79,12 @@ def bootstrap_metrics(
 ) -> MetricsBootstrap:
     """Intervals for the metrics by resampling circular blocks of `block_steps` consecutive steps."""
     chex.assert_rank(list(counts), 1)
-    indices = circular_block_indices(key, counts.rejections.shape[0], block_steps, num_replicates)
-    replicates = jax.vmap(lambda index: detection_metrics(StepCounts(*(field[index] for field in counts))))(indices)
-    values = jnp.stack(replicates)  # [5, R]
+    totals = resampled_totals(key, _step_sums(counts), block_steps, num_replicates)  # [R, 6]
+    values = jnp.stack(jax.vmap(_metrics_of_totals)(totals))  # [5, R]
     tail = (1.0 - confidence) / 2.0
     lower, upper, upper_limit = jnp.nanquantile(values, jnp.array([tail, 1.0 - tail, confidence]), axis=1)
     summaries = (jnp.nanmean(values, axis=1), lower, upper, upper_limit)
     return MetricsBootstrap(*(DetectionMetrics(*summary) for summary in summaries))
-
-
-def circular_block_indices(key: Array, num_steps: int, block_steps: int, num_replicates: int) -> Array:
-    """[num_replicates, num_steps] step indices: blocks that start anywhere and wrap around the end.
-
-    Every step is equally likely at every position, so resampled means are unbiased for any block size.
-    """
-    num_blocks = -(-num_steps // block_steps)
-    starts = jax.random.randint(key, (num_replicates, num_blocks, 1), 0, num_steps)
-    indices = (starts + jnp.arange(block_steps)) % num_steps  # [R, blocks, block_steps]
-    return indices.reshape(num_replicates, -1)[:, :num_steps]
 
 
 def average_precision(scores: Array, is_anomaly: Array, *, tested: Array | None = None) -> Array:
@@ -134,3 +114,24 @@ def recall_by_kind(rejected: Array, kind: Array, num_kinds: int) -> Array:
     chex.assert_equal_shape([rejected, kind])
     is_kind = kind.ravel()[None, :] == jnp.arange(1, num_kinds + 1)[:, None]  # [K, T N]
     return jnp.sum(is_kind & rejected.ravel(), axis=1) / is_kind.sum(axis=1)
+
+
+def _step_sums(counts: StepCounts) -> Array:
+    """[T, 6] columns whose totals over any set of steps determine every metric."""
+    rejections, false_rejections, anomalies = (field.astype(jnp.float32) for field in counts)
+    proportion = false_rejections / jnp.maximum(rejections, 1.0)
+    columns = (jnp.ones_like(rejections), proportion, rejections > 0.0, rejections, false_rejections, anomalies)
+    return jnp.stack(columns, axis=1)
+
+
+def _metrics_of_totals(totals: Array) -> DetectionMetrics:
+    num_steps, proportions, num_rejecting, rejections, false_rejections, anomalies = totals
+    found = rejections - false_rejections
+    return DetectionMetrics(
+        fdr_step=proportions / num_steps,
+        fdr_given_rejection=proportions / num_rejecting,
+        fdr_pooled=false_rejections / jnp.maximum(rejections, 1.0),
+        recall=found / anomalies,
+        # 2 P R / (P + R) with P = found / rejections and R = found / anomalies.
+        f1=2.0 * found / jnp.maximum(rejections + anomalies, 1.0),
+    )

@@ -11,7 +11,7 @@ from jax import Array
 
 from stream_jax.gnn.decompose import seasonal_mean
 from stream_jax.gnn.network import ForecasterConfig
-from stream_jax.gnn.profile import Anchor, LevelWeights, anchor, causal_profile, initial_levels, noise_scale
+from stream_jax.gnn.profile import EPS, Anchor, LevelWeights, anchor, causal_profile, initial_levels, noise_scale
 from stream_jax.types import ForecastData, TrafficSeries
 
 INPUT_CLIP = 6.0  # standardised inputs beyond this are incidents; their size carries no further information
@@ -81,8 +81,9 @@ def inputs_at(levels: LevelWeights, prepared: Prepared, scaler: Scaler, origin: 
     unit = scaler.unit * noise_scale(level.history, cfg.profile)  # [T, N, F]
     known = observed & (before > 0)
     window = jnp.where(known, (values - level.history) / unit, 0.0)
-    city = jnp.exp(level.city[-1])  # keeps the seasonal mean at the level of its window
-    season = jnp.where(known, (prepared.seasonal[past] * city - level.history) / unit, 0.0)
+    usual = jnp.where(known, prepared.seasonal[past], 0.0)
+    present = jnp.where(known, values, 0.0).sum((0, 1)) / jnp.maximum(usual.sum((0, 1)), EPS)  # [F] level of the window
+    season = jnp.where(known, (usual * present - level.history) / unit, 0.0)
     targets = jnp.array(cfg.targets)
     centre = level.future[..., targets]
     spread = jax.lax.stop_gradient(scaler.unit[targets] * noise_scale(centre, cfg.profile))

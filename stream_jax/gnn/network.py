@@ -106,7 +106,7 @@ class Network(nn.Module):
 
 
 def gaussian_nll(error: Array, sigma: Array, regulariser: float) -> Array:
-    """Entries of Eq. (het_nll): Gaussian likelihood plus a pull of sigma towards 1, hence only for standardised units."""
+    """Entries of Eq. (het_nll): Gaussian likelihood plus a pull of sigma towards 1 (standardised units only)."""
     log_sigma = jnp.log(sigma)
     return 0.5 * (error / sigma) ** 2 + log_sigma + regulariser * log_sigma**2
 

@@ -148,7 +148,7 @@ def test_the_bootstrap_mean_does_not_depend_on_the_block():
     series = np.sin(np.arange(97) / 5.0) + 3.0
     sums = jnp.asarray(np.stack([series, np.ones(97)], axis=1), jnp.float32)
     for block in (1, 8, 30):
-        totals = bootstrap.resampled_totals(jax.random.key(block), sums, block, 2000)
+        totals = jax.jit(bootstrap.resampled_totals, static_argnums=(2, 3))(jax.random.key(block), sums, block, 2000)
         means = totals[:, 0] / totals[:, 1]
         assert abs(means.mean() - series.mean()) < 4 * means.std() / np.sqrt(2000)
 

@@ -10,7 +10,6 @@ from stream_jax.conformal.fdr_metrics import (
     StepCounts,
     average_precision,
     bootstrap_metrics,
-    circular_block_indices,
     count_steps,
     detection_metrics,
     false_discovery_proportion,
@@ -72,15 +71,6 @@ def test_bootstrap_mean_does_not_depend_on_the_block_size_and_its_spread_does():
         assert results[block_steps].lower.fdr_step < sample < results[block_steps].upper_limit.fdr_step
     narrow, wide = (results[b].upper.fdr_step - results[b].lower.fdr_step for b in (1, 10))
     assert wide > 2 * narrow  # runs of ten: independent steps would be sqrt(10) times too sure
-
-
-def test_every_step_is_equally_likely_at_every_position_of_a_replicate():
-    indices = np.asarray(circular_block_indices(jax.random.key(0), 7, 3, 14_000))
-    assert indices.shape == (14_000, 7)
-    for position in range(7):
-        counts = np.bincount(indices[:, position], minlength=7)
-        assert np.all(np.abs(counts - 2000) < 4.5 * np.sqrt(2000))
-    assert np.all((np.diff(indices[:, :3]) % 7) == 1)  # blocks run on and wrap around
 
 
 def test_average_precision_is_sklearns_also_with_ties():

@@ -27,13 +27,12 @@ from experiments.baselines.forecasting.profile import (
     newest_training_step,
     residual_sigma,
     targets,
+    triangle,
     with_sigma,
 )
 from experiments.baselines.forecasting.scaled_profile import scaled
 from stream_jax.types import Forecast, ForecastData
 
-REACH = 4  # of the profile's smoothing, slots to each side
-SMOOTHING = tuple(1.0 - abs(k) / (REACH + 1) for k in range(-REACH, REACH + 1))
 DAY_TYPE_STRENGTH = 1.0
 MIN_SCALE = 1.0  # vehicles per step
 
@@ -43,6 +42,7 @@ class LinearArConfig(WindowConfig):
     """Sizes of a window, which steps the profile may see, and the values tried on the validation origins."""
 
     profile: str = "expanding"  # or "train"
+    reach: int = 4  # slots to each side over which the profile is smoothed
     period: int = 4  # steps of today that the scaled profile compares
     strength: float = 300.0  # of the scaled profile that is corrected
     other_strengths: tuple[float, ...] = (10.0, 50.0, 3000.0)  # of the scaled profiles among the inputs
@@ -97,7 +97,7 @@ def predict(params: LinearArParams, data: ForecastData, origins: Array, cfg: Lin
 
 
 def _profile(data: ForecastData, cfg: LinearArConfig) -> Profile:
-    _, by_type, by_day, plain = flow_profiles(data, cfg, cfg.profile, SMOOTHING)
+    _, by_type, by_day, plain = flow_profiles(data, cfg, cfg.profile, triangle(cfg.reach))
     return back_off(by_type, back_off(by_day, plain, 0.0), DAY_TYPE_STRENGTH)
 
 

@@ -55,6 +55,11 @@ def targets(series: TrafficSeries, origins: Array, horizon: int) -> tuple[Array,
     return flow[step], (observed[step] > 0) & inside
 
 
+def triangle(reach: int) -> tuple[float, ...]:
+    """Smoothing weights that fall evenly from 1 to 0 over `reach` slots to each side."""
+    return tuple(1.0 - abs(k) / (reach + 1) for k in range(-reach, reach + 1))
+
+
 def seasonal_profile(
     series: TrafficSeries, kind: Array, num_kinds: int, last_step: Array, lag: int, weights: tuple[float, ...]
 ) -> Profile:

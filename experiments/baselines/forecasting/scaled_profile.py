@@ -24,13 +24,12 @@ from experiments.baselines.forecasting.profile import (
     mean_square,
     residual_sigma,
     targets,
+    triangle,
     with_sigma,
 )
 from stream_jax.types import Forecast, ForecastData
 
-SMOOTHINGS = tuple(  # triangles over neighbouring slots, from none to two hours to each side
-    tuple(1.0 - abs(k) / (reach + 1) for k in range(-reach, reach + 1)) for reach in (0, 1, 2, 4, 6, 8)
-)
+SMOOTHINGS = tuple(triangle(reach) for reach in (0, 1, 2, 4, 6, 8))  # over up to two hours to each side
 DAY_TYPE_STRENGTHS = (0.5, 2.0, 1e6)  # observations that the all-days profile is worth beside the day type's own
 
 

@@ -1,0 +1,36 @@
+"""Results rows: one JSON line per method, seed and metric; everything that is reported is read from these."""
+
+import json
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+KEY = ("dataset", "preset", "data_hash", "stage", "method")
+
+
+def write_rows(path: Path, rows: Iterable[dict]) -> None:
+    """Adds rows to a file, replacing those of the same run (dataset, preset, data, stage, method); atomic."""
+    rows = list(rows)
+    replaced = {tuple(row.get(name) for name in KEY) for row in rows}
+    kept = [row for row in read_rows(path) if tuple(row.get(name) for name in KEY) not in replaced]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(f".tmp-{os.getpid()}")
+    draft.write_text("".join(json.dumps(_finite(row), sort_keys=True) + "\n" for row in kept + rows))
+    draft.replace(path)
+
+
+def read_rows(path: Path) -> list[dict]:
+    """All rows of a file; none when it does not exist yet."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines() if line]
+
+
+def _finite(row: dict) -> dict:
+    """JSON has no infinity and no NaN: they become strings, so that no reader takes them for numbers."""
+    return {name: value if _is_plain(value) else str(value) for name, value in row.items()}
+
+
+def _is_plain(value: object) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
