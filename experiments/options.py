@@ -72,11 +72,11 @@ def job_config(args: argparse.Namespace) -> JobConfig:
         changes["timezone"] = args.timezone
     if args.box:
         changes["box"] = parse_box(args.box)
-    if args.square:
+    if args.square is not None:
         changes["square_m"] = _positive("--square", args.square)
     if args.cells is not None:
-        changes["num_cells"] = args.cells or None
-    if args.bin_minutes:
+        changes["num_cells"] = _cells(args.cells)
+    if args.bin_minutes is not None:
         changes["bin_s"] = _bin_seconds(args.bin_minutes)
     sensors = None
     if spec.source == "sensors":
@@ -133,9 +133,15 @@ def _bin_seconds(minutes: int) -> int:
 
 
 def _positive(name: str, value: float) -> float:
-    if value <= 0:
-        raise DataError(f"{name} must be positive.")
+    if not 0 < value < float("inf"):
+        raise DataError(f"{name} {value:g} is not a positive number; give metres, such as 500.")
     return value
+
+
+def _cells(number: int) -> int | None:
+    if number < 0:
+        raise DataError(f"--cells {number} is negative; 0 keeps every square that has flow.")
+    return number or None
 
 
 def _matrix_path(args: argparse.Namespace) -> Path:

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from data.errors import DataError
 from experiments import forecast_stage, options, stages
@@ -26,12 +27,13 @@ def main(argv: list[str] | None = None) -> int:
     except DataError as error:
         if args.debug:
             raise
-        console.print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        console.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         return FAILED
     except OSError as error:
         if args.debug:
             raise
-        console.print(f"[bold red]error:[/] {error.strerror}: {error.filename}; choose another --out.", soft_wrap=True)
+        sentence = f"{error.strerror}: {error.filename}; choose another --out."
+        console.print(f"[bold red]error:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
         return FAILED
     except KeyboardInterrupt:
         console.print("Stopped; run the same command to go on.")

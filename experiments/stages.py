@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
@@ -19,6 +20,8 @@ from data.spark_etl.job import JobConfig, run_job
 from data.spark_etl.session import spark_session
 from experiments import options
 
+KEY = "etl.key"  # hash of the configuration and the inputs of the dataset beside it
+
 
 def etl(args: argparse.Namespace, out: Path, console: Console) -> Path:
     """Raw files to the dataset in `<out>/data`; returns its folder."""
@@ -27,12 +30,15 @@ def etl(args: argparse.Namespace, out: Path, console: Console) -> Path:
         inputs = locate_inputs(args, cfg, out, Path(scratch), console)
         target, key = out / "data", _job_key(cfg, inputs)
         if _is_current(target, key):
-            console.print(f"[green]etl[/]: {target} is up to date.")
-            _announce(shards.read_manifest(target), console)
+            manifest = shards.read_manifest(target)
+            shards.verify_content(target, manifest)
+            console.print(f"[green]etl[/]: {escape(str(target))} is up to date.")
+            _announce(manifest, console)
             return target
+        (out / KEY).unlink(missing_ok=True)  # a job killed after its dataset must not leave the old key beside it
         spark = spark_session(args.master, args.memory)
         manifest = run_job(spark, cfg, inputs, target, console, Path(scratch))
-        (out / "etl.key").write_text(key)
+        (out / KEY).write_text(key)
     print_summary(manifest, target, console)
     return target
 
@@ -40,8 +46,9 @@ def etl(args: argparse.Namespace, out: Path, console: Console) -> Path:
 def locate_inputs(args: argparse.Namespace, cfg: JobConfig, out: Path, scratch: Path, console: Console) -> RawInputs:
     """The real files where there are any, else the city's synthetic twin, said loudly."""
     if cfg.sensors:
-        check_readable([cfg.sensors.matrix])
         extra = [path for path in (cfg.sensors.adjacency, cfg.sensors.coordinates) if path]
+        for path in (cfg.sensors.matrix, *extra):
+            check_readable([path])
         return RawInputs((cfg.sensors.matrix, *extra))
     raw = options.raw_folder(args)
     if args.download:
@@ -97,7 +104,8 @@ def print_summary(manifest: dict, folder: Path, console: Console) -> None:
         f"{manifest['edges']:,} edges, {len(folds)} {manifest['split']['kind']} fold{'s' if len(folds) > 1 else ''}"
     )
     console.print(
-        f"dataset: {folder}   quality page: {folder / 'quality.html'}   content {manifest['content_hash'][:12]}"
+        f"dataset: {folder}   quality page: {folder / 'quality.html'}   content {manifest['content_hash'][:12]}",
+        markup=False,
     )
     _announce(manifest, console)
 
@@ -116,5 +124,5 @@ def _job_key(cfg: JobConfig, inputs: RawInputs) -> str:
 
 
 def _is_current(target: Path, key: str) -> bool:
-    stamp = target.parent / "etl.key"
+    stamp = target.parent / KEY
     return stamp.exists() and stamp.read_text() == key and (target / shards.MANIFEST).exists()

@@ -29,8 +29,15 @@ class ForecasterCheckpoint(NamedTuple):
 
 def save_forecaster(folder: Path, checkpoint: ForecasterCheckpoint) -> None:
     """Writes the checkpoint; an older one in the same folder is replaced."""
-    meta = {"format": FORMAT, "config": dataclasses.asdict(checkpoint.config), "data_hash": checkpoint.data_hash}
-    arrays = {"params": _plain(checkpoint.params), "conformal": _plain(checkpoint.conformal)}
+    conformal = _plain(checkpoint.conformal)
+    empty = [name for name, value in conformal.items() if isinstance(value, np.ndarray) and value.size == 0]
+    meta = {
+        "format": FORMAT,
+        "config": dataclasses.asdict(checkpoint.config),
+        "data_hash": checkpoint.data_hash,
+        "empty": {name: conformal.pop(name).shape for name in empty},  # orbax saves no array without entries
+    }
+    arrays = {"params": _plain(checkpoint.params), "conformal": conformal}
     with ocp.StandardCheckpointer() as writer:
         writer.save(folder.absolute() / "arrays", arrays, force=True)
     (folder / "checkpoint.json").write_text(json.dumps(meta, indent=1, sort_keys=True))
@@ -58,7 +65,7 @@ def load_forecaster(folder: Path, data_hash: str | None = None) -> ForecasterChe
         )
     found = arrays["params"]
     params = ForecasterParams(found["network"], LevelWeights(**found["levels"]), Scaler(**found["scaler"]))
-    state = arrays["conformal"]
+    state = arrays["conformal"] | {name: np.zeros(shape, np.float32) for name, shape in meta["empty"].items()}
     state["pending_forecast"] = Forecast(**state["pending_forecast"])
     state["pending_interval"] = Interval(**state["pending_interval"])
     return ForecasterCheckpoint(params, ConformalState(**state), config, meta["data_hash"])

@@ -12,6 +12,7 @@ from data.errors import DataError
 
 PLAIN_COLUMNS = ("start", "end", "lon", "lat", "kind")
 NYPD_COLUMNS = ("CRASH DATE", "CRASH TIME", "LATITUDE", "LONGITUDE")
+MAX_KINDS = 127  # labels are int8
 NYPD_MINUTES = 60  # the log has no end; an hour is our choice
 
 
@@ -45,6 +46,8 @@ def read_events(path: Path, timezone: str) -> EventLog:
             f"{path} has the columns {', '.join(table.columns)}; expected {', '.join(PLAIN_COLUMNS)} "
             f"or the NYPD's {', '.join(NYPD_COLUMNS)}."
         )
+    if kind.nunique() > MAX_KINDS:
+        raise DataError(f"{path} has more than {MAX_KINDS} kinds of events; group them in the column kind.")
     start_s = _unix(start, timezone, path)
     end_s = start_s + 60 * NYPD_MINUTES if end is None else _unix(end, timezone, path)
     lon, lat = pd.to_numeric(lon, errors="coerce"), pd.to_numeric(lat, errors="coerce")

@@ -8,9 +8,11 @@ import gzip
 import hashlib
 import lzma
 import os
+import re
 import shutil
 import tarfile
 import zipfile
+import zlib
 import zoneinfo
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +34,8 @@ PATTERNS = {
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 EVENT_PATTERNS = ("events.csv", "nypd*.csv")
 ZONE_PATTERNS = ("*zones*.geojson", "*zones*.geojson.gz")
+# What the archive modules raise on a damaged, truncated or encrypted file.
+_UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, EOFError, lzma.LZMAError, zlib.error, OSError, RuntimeError)
 MARKER = "SYNTHETIC.txt"  # a synthetic twin says so in this file
 
 
@@ -72,25 +76,28 @@ def find_inputs(
     if not raw.exists():
         raise DataError(f"{raw} does not exist; give the folder of the raw files with --raw.")
     kinds = ([trips] if trips else ["foil", "uber", "tlc"]) if source == "manhattan" else [source]
-    files = next((found for kind in kinds if (found := _matching(raw, PATTERNS[kind]))), [])
-    if not files:
-        unpacked = _unpack_archives(raw, scratch)
-        files = next((found for kind in kinds if unpacked and (found := _matching(unpacked, PATTERNS[kind]))), [])
+    folder = raw if raw.is_dir() else raw.parent
+    files = _first_kind(raw, kinds)
+    if not files and (unpacked := _unpack_archives(raw, scratch)):
+        folder, files = unpacked, _first_kind(unpacked, kinds)
+    events = events or next(iter(_matching(folder, EVENT_PATTERNS)), None)
+    files = [path for path in files if path != events]
     if not files:
         wanted = ", ".join(pattern for kind in kinds for pattern in PATTERNS[kind])
         raise DataError(f"No {source} files ({wanted}) in {raw}; check --raw, or fetch them with --download.")
-    folder = raw if raw.is_dir() else raw.parent
-    zones = _matching(folder, ZONE_PATTERNS)
-    if source == "manhattan" and not zones:
+    zones = next(iter(_matching(folder, ZONE_PATTERNS)), None) if source == "manhattan" else None
+    if source == "manhattan" and zones is None:
         raise DataError(f"No taxi zones ({', '.join(ZONE_PATTERNS)}) in {folder}; fetch them with --download.")
-    found_events = _matching(folder, EVENT_PATTERNS)
     check_readable(files)
-    return RawInputs(
-        tuple(files),
-        zones[0] if source == "manhattan" else None,
-        events or (found_events[0] if found_events else None),
-        (folder / MARKER).exists(),
-    )
+    if events:
+        check_readable([events])
+    places = {place for path in files for place in path.parents[:4]}  # GeoLife's files lie three folders deep
+    return RawInputs(tuple(files), zones, events, any((place / MARKER).exists() for place in places))
+
+
+def spark_path(path: Path) -> str:
+    """A local path for Spark's readers, which would take brackets and the like for patterns."""
+    return "file:" + re.sub(r"([\\*?\[\]{}])", r"\\\1", str(path.absolute()))
 
 
 def expand_bzip2(inputs: RawInputs, scratch: Path) -> RawInputs:
@@ -116,7 +123,7 @@ def check_timezone(name: str) -> None:
     """Refuses a name that the IANA time-zone database does not have."""
     try:
         zoneinfo.ZoneInfo(name)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError):
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
         raise DataError(f"There is no time zone {name!r}; use an IANA name such as Europe/Lisbon.") from None
 
 
@@ -132,9 +139,13 @@ def find_broken(files: Sequence[Path]) -> tuple[Path, str] | None:
             with openers.get(path.suffix, open)(path, "rb") as stream:
                 while stream.read(1 << 24):
                     pass
-        except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
+        except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error) as error:
             return path, str(error).splitlines()[0]
     return None
+
+
+def _first_kind(folder: Path, kinds: Sequence[str]) -> list[Path]:
+    return next((found for kind in kinds if (found := _matching(folder, PATTERNS[kind]))), [])
 
 
 def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
@@ -166,9 +177,10 @@ def _describe(path: Path) -> dict:
 
 def _unpack_archives(raw: Path, scratch: Path) -> Path | None:
     """Unpacks every archive under `raw` into `scratch`; members that point outside it are refused."""
-    archives = [raw] if raw.is_file() else sorted(path for path in raw.rglob("*") if path.name.endswith(ARCHIVES))
-    for path in archives:
-        target = scratch / path.name
+    places = [raw] if raw.is_file() else sorted(raw.rglob("*"))
+    archives = [path for path in places if path.is_file() and path.name.endswith(ARCHIVES)]
+    for index, path in enumerate(archives):
+        target = scratch / f"{index:05d}-{path.name}"
         try:
             if path.suffix == ".zip":
                 _unzip(path, target)
@@ -179,7 +191,7 @@ def _unpack_archives(raw: Path, scratch: Path) -> Path | None:
             raise DataError(
                 f"{path} holds a member that would be written outside its folder ({error}); refused."
             ) from None
-        except (tarfile.TarError, zipfile.BadZipFile, EOFError, lzma.LZMAError, OSError) as error:
+        except _UNREADABLE as error:
             raise DataError(f"{path} cannot be unpacked ({error}); it may be truncated: download it again.") from None
     return scratch if archives else None
 

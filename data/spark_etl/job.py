@@ -2,6 +2,8 @@
 
 import csv
 import dataclasses
+import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,7 @@ from data.spark_etl.sensors import SensorSource
 from data.spark_etl.split import split_recording
 
 MALFORMED_SHOWN = 10_000
+MAX_YEARS = 20  # a longer recording has wrong times in it
 STEPS_AT_ONCE = 13 * 672  # a quarter of a year of the table is brought to the driver at a time
 
 
@@ -71,6 +74,7 @@ def _vehicle_parts(spark: SparkSession, cfg: JobConfig, inputs: RawInputs, folde
         raise DataError(tables.why_nothing_is_left(rows, cfg.spec, inputs))
     rows_in, dropped = table.funnel.counts()
     spec, num_steps = table.spec, last - first + 1
+    _check_span(first * spec.bin_s, last * spec.bin_s, inputs)
     folds = split_recording(num_steps, 86_400 // spec.bin_s, spec.window, spec.horizon)
     with spark_progress(spark, "filling the shards", console):
         cells = _choose_cells(table, first + num_steps // 2)
@@ -86,6 +90,15 @@ def _vehicle_parts(spark: SparkSession, cfg: JobConfig, inputs: RawInputs, folde
         labels = events.label_events(log, find_cell, first * spec.bin_s, num_steps, len(cells.ids), spec.bin_s)
     counts = {"rows_in": rows_in, "dropped": dropped, "used": used}
     return Parts(spec.box, UNITS, first * spec.bin_s, num_steps, folds, entries, cells, edges, labels, counts)
+
+
+def _check_span(first_s: int, last_s: int, inputs: RawInputs) -> None:
+    """Refuses a recording that one wrong clock stretches over decades, most of them empty."""
+    if last_s - first_s > MAX_YEARS * 366 * 86_400:
+        first, last = (datetime.fromtimestamp(second, UTC).date() for second in (first_s, last_s))
+        raise DataError(
+            f"{inputs.files[0].name} spans {first} to {last}; remove the rows with wrong times, or check --time-format."
+        )
 
 
 def _choose_cells(table: tables.Table, half: int) -> graph.Cells:
@@ -152,5 +165,12 @@ def _explain(error: Exception, inputs: RawInputs) -> str:
         return f"{broken[0]} is damaged or truncated ({broken[1]}); download it again."
     if "OutOfMemoryError" in text:
         return "Spark ran out of memory; give it more with --memory 6g."
-    causes = [line for line in text.splitlines() if "Caused by" in line] or text.splitlines()
-    return f"Spark failed on {inputs.files[0].name}: {causes[-1].strip()[:300]} (--debug shows the whole trace)."
+    named = re.search(r"reading file \S*/([^/\s]+?)\.?\s", text)
+    name = named.group(1) if named else inputs.files[0].name
+    if "CSV header does not conform" in text:
+        return f"{name} has another header than the files beside it, or than its format; check --dataset and --raw."
+    if "TIMESTAMP(NANOS" in text:
+        return f"{name} has times in nanoseconds; write it with pandas' to_parquet(..., coerce_timestamps='us')."
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")]
+    causes = [line for line in lines if line.startswith("Caused by")] or lines[:1]
+    return f"Spark failed on {name}: {causes[-1][:300]} (--debug shows the whole trace)."

@@ -1,6 +1,7 @@
 """A matrix of sensor readings (time x sensor) as a dataset: csv, parquet or npz, with coordinates or an adjacency."""
 
 import dataclasses
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from data.errors import DataError
+from data.spark_etl.inputs import spark_path
 from data.spark_etl.local_time import local_to_unix
 from data.spark_etl.schema import READING_SCHEMA
 
+# What numpy and pandas raise on a file that is not what its name says.
+_UNREADABLE = (OSError, EOFError, ValueError, KeyError, IndexError, TypeError, zipfile.BadZipFile)
 MICRO = 1_000_000  # readings are summed as integer millionths, so that the mean does not depend on their order
 
 
@@ -34,9 +38,9 @@ def read_sensors(
     """Long readings (time, sensor index, value; null where missing) and the sensors' names in column order."""
     path = _npz_as_parquet(source.matrix, scratch) if source.matrix.suffix == ".npz" else source.matrix
     if path.suffix in (".parquet", ".pq"):
-        table = spark.read.parquet(str(path))
+        table = spark.read.parquet(spark_path(path))
     else:
-        table = spark.read.csv(str(path), header=True)
+        table = spark.read.csv(spark_path(path), header=True)
     time = source.time_column or table.columns[0]
     if time not in table.columns:
         raise DataError(f"{source.matrix} has no column {time}; its first columns are {', '.join(table.columns[:8])}.")
@@ -44,10 +48,10 @@ def read_sensors(
     seconds = _seconds(table, time, timezone)
     values = F.array(*(F.col(f"`{name}`").try_cast("double") for name in names))
     long = table.select(seconds.alias("time_s"), F.posexplode(values).alias("place", "value"))
-    is_missing = F.isnan("value") | (
-        F.lit(False) if source.missing_value is None else F.col("value") == source.missing_value
-    )
-    value = F.when(~is_missing, F.col("value")).alias("value")
+    is_reading = F.abs("value") < float("inf")  # NaN is larger than infinity in Spark
+    if source.missing_value is not None:
+        is_reading = is_reading & (F.col("value") != source.missing_value)
+    value = F.when(is_reading, F.col("value")).alias("value")
     return long.select("time_s", "place", value).select(*READING_SCHEMA.names), names
 
 
@@ -70,7 +74,7 @@ def read_adjacency(path: Path, num_sensors: int) -> np.ndarray:
                 matrix = archive[archive.files[0]]
         else:
             matrix = pd.read_csv(path, header=None).to_numpy(float)
-    except (OSError, ValueError) as error:
+    except _UNREADABLE as error:
         raise DataError(
             f"{path} is not a readable adjacency matrix ({error}); give a csv, npy or npz of numbers."
         ) from None
@@ -84,7 +88,7 @@ def read_adjacency(path: Path, num_sensors: int) -> np.ndarray:
 def read_coordinates(path: Path, names: list[str]) -> np.ndarray:
     """Longitude and latitude [N, 2] of each sensor, from a csv with the columns sensor, lon, lat."""
     try:
-        table = pd.read_csv(path, dtype={0: str})
+        table = pd.read_csv(path, dtype=str)
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is not a readable csv of coordinates ({error}).") from None
     table.columns = [name.lower() for name in table.columns]
@@ -94,14 +98,19 @@ def read_coordinates(path: Path, names: list[str]) -> np.ndarray:
     missing = [name for name in names if name not in by_name.index]
     if missing:
         raise DataError(f"{path} has no coordinates for {len(missing)} sensors, such as {missing[0]}.")
-    return by_name.loc[names].to_numpy(float)
+    lonlat = by_name[~by_name.index.duplicated()].loc[names].apply(pd.to_numeric, errors="coerce").to_numpy(float)
+    if not (np.abs(lonlat) <= [180, 90]).all():
+        name = names[int(np.argmin((np.abs(lonlat) <= [180, 90]).all(axis=1)))]
+        raise DataError(f"{path} gives {name} no longitude and latitude in degrees; correct its row.")
+    return lonlat
 
 
 def _seconds(table: DataFrame, time: str, timezone: str):
     kind = dict(table.dtypes)[time]
     if kind in ("int", "bigint", "double"):
         return F.col(f"`{time}`").cast("long")
-    wall = F.try_to_timestamp(F.col(f"`{time}`").cast("string"))
+    text = F.col(f"`{time}`").cast("string")
+    wall = F.when(text.rlike(r"^\d{4}-\d{1,2}-\d{1,2}"), F.try_to_timestamp(text))
     return local_to_unix(wall.cast("long"), timezone)[0]
 
 
@@ -110,7 +119,7 @@ def _npz_as_parquet(path: Path, scratch: Path) -> Path:
     try:
         with np.load(path, allow_pickle=False) as archive:
             time, values = archive["time"], archive["values"]
-    except (OSError, ValueError, KeyError) as error:
+    except _UNREADABLE as error:
         raise DataError(f"{path} needs the arrays time [T] (unix seconds) and values [T, sensors] ({error}).") from None
     if time.ndim != 1 or values.ndim != 2 or len(time) != len(values):
         raise DataError(f"{path}: time is {time.shape} and values {values.shape}; expected [T] and [T, sensors].")

@@ -9,7 +9,10 @@ import hashlib
 import json
 import os
 import shutil
+import struct
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +26,10 @@ MANIFEST = "manifest.json"
 GRAPH = "graph.npz"
 EVENTS = "events.npz"
 PART_NAMES = ("train", "val", "calibration", "test")
+
+# What zipfile and numpy raise on bytes that are not what they should be.
+_DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError, SyntaxError)
+_DAMAGE += (zipfile.BadZipFile, zlib.error, tokenize.TokenError, struct.error)
 
 
 class Shard(NamedTuple):
@@ -59,8 +66,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except FileNotFoundError:
-        raise DataError(f"{path} is missing from the dataset; run the etl stage again to rebuild it.") from None
-    except (OSError, ValueError, zipfile.BadZipFile, KeyError):
+        raise DataError(f"{path} is missing from the dataset; delete its folder and run the etl stage again.") from None
+    except _DAMAGE:
         raise DataError(f"{path} is damaged; delete its folder and run the etl stage again.") from None
 
 
@@ -70,8 +77,8 @@ def map_arrays(path: Path) -> dict[str, np.ndarray]:
         with zipfile.ZipFile(path) as archive:
             return {entry.filename.removesuffix(".npy"): _map_entry(path, entry) for entry in archive.infolist()}
     except FileNotFoundError:
-        raise DataError(f"{path} is missing from the dataset; run the etl stage again to rebuild it.") from None
-    except (OSError, ValueError, zipfile.BadZipFile):
+        raise DataError(f"{path} is missing from the dataset; delete its folder and run the etl stage again.") from None
+    except _DAMAGE:
         raise DataError(f"{path} is damaged; delete its folder and run the etl stage again.") from None
 
 
@@ -98,7 +105,9 @@ def read_manifest(folder: Path) -> dict:
     except FileNotFoundError:
         raise DataError(f"There is no dataset in {folder} ({MANIFEST} is missing); run the etl stage first.") from None
     except (json.JSONDecodeError, UnicodeDecodeError):
-        raise DataError(f"{path} is damaged; delete its folder and run the etl stage again.") from None
+        manifest = None
+    if not isinstance(manifest, dict):
+        raise DataError(f"{path} is damaged; delete its folder and run the etl stage again.")
     version = manifest.get("schema_version")
     if version != SCHEMA_VERSION:
         raise DataError(
@@ -113,11 +122,11 @@ def verify_content(folder: Path, manifest: dict) -> None:
     for name, sha256 in expected.items():
         path = folder / name
         if not path.exists():
-            raise DataError(f"{path} is missing from the dataset; run the etl stage again to rebuild it.")
+            raise DataError(f"{path} is missing from the dataset; delete its folder and run the etl stage again.")
         if file_sha256(path) != sha256:
             raise DataError(f"{path} was altered since it was written; delete its folder and run the etl stage again.")
     if content_hash(folder, list(expected)) != manifest["content_hash"]:
-        raise DataError(f"{folder / MANIFEST} does not belong to the files beside it; run the etl stage again.")
+        raise DataError(f"{folder / MANIFEST} does not belong to its files; delete its folder and run etl again.")
 
 
 @contextlib.contextmanager
@@ -148,6 +157,8 @@ def atomic_folder(target: Path) -> Iterator[Path]:
         ) from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+        if backup.exists() and not target.exists():
+            backup.rename(target)
 
 
 def _clean_leftovers(target: Path, backup: Path) -> None:
@@ -155,10 +166,20 @@ def _clean_leftovers(target: Path, backup: Path) -> None:
     if backup.exists() and not target.exists():
         backup.rename(target)
     for draft in target.parent.glob(f".{target.name}.tmp-*"):
-        pid = int(draft.name.rsplit("-", 1)[1])
-        if not Path(f"/proc/{pid}").exists():
+        if not _is_running(draft.name.rsplit("-", 1)[1]):
             shutil.rmtree(draft, ignore_errors=True)
     shutil.rmtree(backup, ignore_errors=True)
+
+
+def _is_running(pid: str) -> bool:
+    """Whether another process has this number; our own was used before us by a process that is gone."""
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return int(pid) != os.getpid()
 
 
 def _map_entry(path: Path, entry: zipfile.ZipInfo) -> np.ndarray:

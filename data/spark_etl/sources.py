@@ -4,10 +4,13 @@ A row that cannot be used is never coerced: it is marked with its `problem`, cou
 """
 
 import dataclasses
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
 
 from data.errors import DataError
 from data.spark_etl.local_time import local_to_unix
@@ -15,6 +18,9 @@ from data.spark_etl.schema import PORTO_SCHEMA, RAW_COLUMNS
 
 MALFORMED = "malformed"
 NONEXISTENT = "nonexistent_local_time"
+
+CORRUPT = "_corrupt"  # a csv row with too few or too many fields, as it was read
+WALL_TIME = 19  # characters of YYYY-MM-DD HH:MM:SS; Spark would read a bare date as midnight and a bare time as today's
 
 PORTO_SECONDS_PER_POINT = 15
 PLT_HEADERS = (
@@ -44,7 +50,7 @@ def read_tdrive(spark: SparkSession, paths: Sequence[str], timezone: str) -> Dat
     lines = spark.read.text(list(paths)).filter(F.col("value") != "")
     lines = lines.select("value", F.split("value", ",").alias("field"))
     taxi, time, lon, lat = (F.get("field", F.lit(i)) for i in range(4))
-    is_time = (F.size("field") == 4) & (F.length(time) == 19)
+    is_time = (F.size("field") == 4) & (F.length(time) == WALL_TIME)
     wall = F.when(is_time, F.try_to_timestamp(time))
     return _points(lines, taxi, taxi, wall, timezone, lon, lat, F.col("value"))
 
@@ -69,7 +75,9 @@ def read_porto(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
             "start_s": F.expr("try_cast(TIMESTAMP AS bigint)"),
         }
     )
-    is_bad_trip = F.col("bad").isNotNull() | F.col("start_s").isNull() | F.col("path").isNull()
+    is_named = (F.trim("TRIP_ID") != "") & (F.trim("TAXI_ID") != "")
+    is_read = F.col("bad").isNull() & F.col("start_s").isNotNull() & F.col("path").isNotNull()
+    is_bad_trip = ~(is_read & F.coalesce(is_named, F.lit(False)))
     no_fix = F.array(F.array(F.lit(None).cast("double")))  # a trip that cannot be read counts as one malformed row
     trips = trips.withColumn("bad_trip", is_bad_trip).withColumn(
         "path", F.when(is_bad_trip, no_fix).otherwise(F.col("path"))
@@ -77,7 +85,7 @@ def read_porto(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     fixes = trips.select("*", F.posexplode("path").alias("index", "fix"))
     lon, lat = F.get("fix", F.lit(0)), F.get("fix", F.lit(1))
     is_malformed = (
-        F.col("bad_trip") | (F.col("MISSING_DATA") != "False") | (F.size("fix") != 2) | ~_is_position(lon, lat)
+        F.col("bad_trip") | ~F.col("MISSING_DATA").eqNullSafe("False") | (F.size("fix") != 2) | ~_is_position(lon, lat)
     )
     return _raw_rows(
         fixes,
@@ -96,13 +104,13 @@ def read_geolife(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     """GeoLife `.plt`: six header lines, then `lat,lon,0,altitude,days,YYYY-MM-DD,HH:MM:SS` in GMT."""
     lines = spark.read.text(list(paths)).withColumn("file", F.col("_metadata.file_path"))
     text = F.rtrim(F.regexp_replace("value", "\r$", ""))
-    lines = lines.withColumn("line", text).filter(~F.col("line").isin(*PLT_HEADERS))
+    lines = lines.withColumn("line", text).filter(~F.col("line").isin("", *PLT_HEADERS))
     field = F.split("line", ",")
     lines = lines.withColumn("field", field)
-    wall = F.when(
-        F.size("field") == 7, F.try_to_timestamp(F.concat_ws(" ", F.get("field", F.lit(5)), F.get("field", F.lit(6))))
-    )
-    user = F.regexp_extract("file", r"([^/]+)/Trajectory/[^/]+$", 1)
+    time = F.concat_ws(" ", F.get("field", F.lit(5)), F.get("field", F.lit(6)))
+    is_time = (F.size("field") == 7) & (F.length(time) == WALL_TIME)
+    wall = F.when(is_time, F.try_to_timestamp(time))
+    user = F.regexp_extract("file", r"([^/]+)/(?:Trajectory/)?[^/]+$", 1)
     return _points(
         lines, user, F.col("file"), wall, "UTC", F.get("field", F.lit(1)), F.get("field", F.lit(0)), F.col("line")
     )
@@ -110,30 +118,52 @@ def read_geolife(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 def read_gps(spark: SparkSession, paths: Sequence[str], columns: GpsColumns, timezone: str) -> DataFrame:
     """A user's own csv (with header) or parquet of vehicle, time, longitude, latitude."""
-    is_parquet = all(path.endswith((".parquet", ".pq")) for path in paths)
-    table = spark.read.parquet(*paths) if is_parquet else spark.read.csv(list(paths), header=True)
+    is_parquet = {path.endswith((".parquet", ".pq")) for path in paths}
+    if len(is_parquet) > 1:
+        raise DataError(f"There are both csv and parquet files beside {Path(paths[0]).name}; give one kind with --raw.")
+    table = spark.read.parquet(*paths) if is_parquet == {True} else read_csv(spark, paths)
     wanted = (columns.vehicle, columns.time, columns.lon, columns.lat)
     missing = [name for name in wanted if name not in table.columns]
     if missing:
+        there = ", ".join(name for name in table.columns if name != CORRUPT)
         raise DataError(
-            f"{paths[0]} has no column {', '.join(missing)}; its columns are {', '.join(table.columns)}. "
+            f"{Path(paths[0]).name} has no column {', '.join(missing)}; its columns are {there}. "
             "Name yours with --columns vehicle=...,time=...,lon=...,lat=..."
         )
     vehicle, time, lon, lat = (F.col(f"`{name}`").cast("string") for name in wanted)
     raw = F.concat_ws(",", vehicle, time, lon, lat)
+    moment, is_absolute = _gps_moment(table, columns)
+    table = table.withColumns({"_moment": moment, "_absolute": is_absolute})
+    seconds, is_skipped = local_to_unix(F.col("_moment"), timezone)
+    seconds = F.when(F.col("_absolute"), F.col("_moment")).otherwise(seconds)
+    return _points_at(table, vehicle, vehicle, seconds, is_skipped & ~F.col("_absolute"), lon, lat, raw)
+
+
+def read_csv(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+    """Csv files with one and the same header, every column text, and a last column CORRUPT."""
+    options = {"header": True, "ignoreLeadingWhiteSpace": True, "ignoreTrailingWhiteSpace": True}
+    names = [*spark.read.csv(list(paths), **options).columns, CORRUPT]
+    schema = StructType([StructField(name, StringType()) for name in names])
+    return spark.read.csv(list(paths), schema=schema, enforceSchema=False, columnNameOfCorruptRecord=CORRUPT, **options)
+
+
+def _gps_moment(table: DataFrame, columns: GpsColumns) -> tuple[Column, Column]:
+    """Seconds of a user's time column, and whether they are unix seconds: a time without an offset is a wall clock."""
+    column, kind = F.col(f"`{columns.time}`"), dict(table.dtypes)[columns.time]
+    text = F.trim(column.cast("string"))
     if columns.time_format in ("unix", "unix_ms"):
         divisor = 1000 if columns.time_format == "unix_ms" else 1
-        seconds = F.floor(F.expr(f"try_cast(`{columns.time}` AS double)") / divisor)
-        return _points_at(table, vehicle, vehicle, seconds, F.lit(False), lon, lat, raw)
+        number = column.try_cast("double")
+        return F.when(F.abs(number) < float("inf"), F.floor(number / divisor)), F.lit(True)
     if columns.time_format != "iso":
-        wall = F.try_to_timestamp(time, F.lit(columns.time_format))
-        return _points(table, vehicle, vehicle, wall, timezone, lon, lat, raw)
-    # A time with its own offset is absolute; one without is a wall clock of the given zone.
-    table = table.withColumn("local_s", F.try_to_timestamp(time).cast("long"))
-    is_absolute = time.rlike(r"(Z|[+-]\d{2}:?\d{2})$")
-    seconds, is_skipped = local_to_unix(F.col("local_s"), timezone)
-    seconds = F.when(is_absolute, F.col("local_s")).otherwise(seconds)
-    return _points_at(table, vehicle, vehicle, seconds, is_skipped & ~is_absolute, lon, lat, raw)
+        moment = F.try_to_timestamp(text, F.lit(columns.time_format))
+        is_absolute = F.lit(bool(re.search("[XxZzVO]", re.sub("'[^']*'", "", columns.time_format))))
+    elif kind.startswith("timestamp"):
+        moment, is_absolute = column.cast("timestamp"), F.lit(kind == "timestamp")
+    else:
+        moment = F.when(text.rlike(r"^\d{4}-\d{1,2}-\d{1,2}[T ]\d"), F.try_to_timestamp(text))
+        is_absolute = text.rlike(r":\d{1,2}(\.\d+)?\s*[A-Za-z+-]")
+    return moment.cast("long"), is_absolute  # the session's zone is UTC
 
 
 def _points(
@@ -158,10 +188,11 @@ def _points_at(
     """Raw rows from unix seconds and positions given as text; whatever does not parse is malformed."""
     rows = rows.withColumns({"_time": time_s, "_lon": lon.try_cast("double"), "_lat": lat.try_cast("double")})
     is_good = (
-        (F.col("_time").isNotNull() | is_skipped) & vehicle.isNotNull() & _is_position(F.col("_lon"), F.col("_lat"))
+        (F.col("_time").isNotNull() | is_skipped) & (F.trim(vehicle) != "") & _is_position(F.col("_lon"), F.col("_lat"))
     )
-    if "bad" in rows.columns:
-        is_good = is_good & F.col("bad").isNull()
+    if CORRUPT in rows.columns:
+        is_good = is_good & F.col(CORRUPT).isNull()
+        raw = F.coalesce(F.col(CORRUPT), raw)
     problem = F.when(~F.coalesce(is_good, F.lit(False)), MALFORMED).when(is_skipped, NONEXISTENT)
     return _raw_rows(
         rows,

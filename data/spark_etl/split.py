@@ -34,8 +34,9 @@ def split_recording(num_steps: int, steps_per_day: int, window: int, horizon: in
     span = window + horizon
     if num_steps >= SHORT_RECORDING_DAYS * steps_per_day:
         gap = max(LONG_GAP, span)
-        usable = num_steps - 2 * gap
-        return [_fold(num_steps, int(usable * SHARES["test"]), gap, span)]
+        test = int((num_steps - 2 * gap) * SHARES["test"])
+        if _fits(num_steps, test, gap, span):
+            return [_fold(num_steps, test, gap, span)]
     for folds in range(MAX_FOLDS, 1, -1):
         test = steps_per_day
         ends = [num_steps - (folds - 1 - k) * test for k in range(folds)]

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from data.errors import DataError
 from data.spark_etl import sources, transforms, trips
-from data.spark_etl.inputs import RawInputs
+from data.spark_etl.inputs import RawInputs, spark_path
 from data.spark_etl.schema import POINT_COLUMNS, Box, CitySpec
 from data.spark_etl.zones import Zones, read_zones
 
@@ -47,7 +47,7 @@ class Table(NamedTuple):
 
 def read_rows(spark: SparkSession, spec: CitySpec, inputs: RawInputs, columns: sources.GpsColumns) -> DataFrame:
     """Raw rows of any source, each with its problem or none."""
-    paths = [path.absolute().as_uri() for path in inputs.files]
+    paths = [spark_path(path) for path in inputs.files]
     match spec.source:
         case "tdrive":
             return sources.read_tdrive(spark, paths, spec.timezone)
@@ -117,8 +117,8 @@ def why_nothing_is_left(rows: DataFrame, spec: CitySpec, inputs: RawInputs) -> s
     bounds = rows.agg(
         F.count(F.lit(1)),
         F.count("problem"),
-        F.percentile_approx("lon", [0.05, 0.95]),
-        F.percentile_approx("lat", [0.05, 0.95]),
+        F.percentile_approx(F.when(F.col("problem").isNull(), F.col("lon")), [0.05, 0.95]),
+        F.percentile_approx(F.when(F.col("problem").isNull(), F.col("lat")), [0.05, 0.95]),
     ).first()
     total, problems, lon, lat = bounds
     if total == 0:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from data.errors import DataError
 from data.spark_etl.local_time import local_to_unix
 from data.spark_etl.schema import FOIL_COLUMNS, TABLE_SCHEMA, UBER_COLUMNS
-from data.spark_etl.sources import MALFORMED, NONEXISTENT
+from data.spark_etl.sources import CORRUPT, MALFORMED, NONEXISTENT, WALL_TIME, read_csv
 from data.spark_etl.zones import Zones, assign_zones
 
 # Ends of trips: when, where (degrees, or a zone id), a hash of the whole row where it names a vehicle, what is wrong.
@@ -65,13 +65,13 @@ def ends_to_table(ends: DataFrame, bin_s: int) -> DataFrame:
 def _read_file(spark: SparkSession, path: str, timezone: str) -> DataFrame:
     if path.endswith((".parquet", ".pq")):
         return _read_tlc(spark, path, timezone)
-    table = spark.read.csv(path, header=True, ignoreLeadingWhiteSpace=True, ignoreTrailingWhiteSpace=True)
+    table = read_csv(spark, [path])
     if set(FOIL_COLUMNS) <= set(table.columns):
         return _read_foil(table, timezone)
     if set(UBER_COLUMNS) <= set(table.columns):
         return _read_uber(table, timezone)
     raise DataError(
-        f"{Path(path).name} has the columns {', '.join(table.columns)}; expected those of the 2013 FOIL trips "
+        f"{Path(path).name} has the columns {', '.join(table.columns[:-1])}; expected those of the 2013 FOIL trips "
         f"({', '.join(FOIL_COLUMNS[5:7])}, ...), of the Uber FOIL pickups ({', '.join(UBER_COLUMNS)}) or a TLC parquet."
     )
 
@@ -84,23 +84,25 @@ def _read_uber(table: DataFrame, timezone: str) -> DataFrame:
         F.col("Lon").try_cast("double").alias("lon"),
         F.col("Lat").try_cast("double").alias("lat"),
         F.lit(None).cast("int").alias("zone_id"),
-        F.concat_ws(",", *(f"`{name}`" for name in UBER_COLUMNS)).alias("raw"),
+        F.coalesce(CORRUPT, F.concat_ws(",", *(f"`{name}`" for name in UBER_COLUMNS))).alias("raw"),
+        F.col(CORRUPT),
     )
     return _finish(ends, timezone)
 
 
 def _read_foil(table: DataFrame, timezone: str) -> DataFrame:
     """2013 FOIL trips: each has a pickup and a drop-off."""
-    raw = F.concat_ws(",", *FOIL_COLUMNS)
+    raw = F.coalesce(CORRUPT, F.concat_ws(",", *FOIL_COLUMNS))
     two_ends = F.array(*(_foil_end(kind) for kind in ("pickup", "dropoff")))
-    ends = table.select(raw.alias("raw"), F.posexplode(two_ends).alias("which", "end")).select("raw", "which", "end.*")
+    ends = table.select(CORRUPT, raw.alias("raw"), F.posexplode(two_ends).alias("which", "end"))
+    ends = ends.select(CORRUPT, "raw", "which", "end.*")
     ends = ends.withColumn("identity", F.xxhash64("raw", "which"))
     return _finish(ends.withColumn("zone_id", F.lit(None).cast("int")), timezone)
 
 
 def _foil_end(kind: str):
     return F.struct(
-        F.try_to_timestamp(f"{kind}_datetime").alias("wall"),
+        F.when(F.length(f"{kind}_datetime") == WALL_TIME, F.try_to_timestamp(f"{kind}_datetime")).alias("wall"),
         F.col(f"{kind}_longitude").try_cast("double").alias("lon"),
         F.col(f"{kind}_latitude").try_cast("double").alias("lat"),
     )
@@ -137,5 +139,7 @@ def _finish(ends: DataFrame, timezone: str) -> DataFrame:
         (F.abs(F.col("lon")) < float("inf")) & (F.abs(F.col("lat")) < float("inf"))
     )
     is_good = F.coalesce(F.col("local_s").isNotNull() & is_placed, F.lit(False))
+    if CORRUPT in ends.columns:
+        is_good = is_good & F.col(CORRUPT).isNull()
     ends = ends.withColumn("problem", F.when(~is_good, MALFORMED).when(is_skipped, NONEXISTENT))
     return ends.withColumn("raw", F.when(F.col("problem").isNotNull(), F.col("raw"))).select(*END_COLUMNS)

@@ -11,7 +11,16 @@ from jax import Array
 
 from stream_jax.gnn.decompose import seasonal_mean
 from stream_jax.gnn.network import ForecasterConfig
-from stream_jax.gnn.profile import EPS, Anchor, LevelWeights, anchor, causal_profile, initial_levels, noise_scale
+from stream_jax.gnn.profile import (
+    EPS,
+    Anchor,
+    LevelWeights,
+    anchor,
+    causal_profile,
+    crossed_profile,
+    initial_levels,
+    noise_scale,
+)
 from stream_jax.types import ForecastData, TrafficSeries
 
 INPUT_CLIP = 6.0  # standardised inputs beyond this are incidents; their size carries no further information
@@ -48,8 +57,7 @@ class Inputs(NamedTuple):
 
 def fit_scaler(data: ForecastData, cfg: ForecasterConfig) -> Scaler:
     """Scales from observed entries of the training part alone."""
-    series, steps = data.series, jnp.arange(data.series.values.shape[0])
-    in_train = (steps >= data.train.min() - cfg.history + 1) & (steps <= data.train.max() + cfg.horizon)
+    series, in_train = data.series, training_steps(data, cfg)
     weight = series.observed & in_train[:, None, None]
     values = jnp.where(weight, series.values, 0.0)
     count = jnp.maximum(weight.sum((0, 1)), 1)
@@ -70,6 +78,27 @@ def prepare(series: TrafficSeries, scaler: Scaler, cfg: ForecasterConfig) -> Pre
     profile = causal_profile(jnp.pad(values, ahead), jnp.pad(series.observed, ahead), cfg.horizon, cfg.profile)
     seasonal = scaler.seasonal[series.slot % cfg.profile.steps_per_day]
     return Prepared(values, series.observed, series.clock, seasonal, profile.expected, profile.days)
+
+
+def prepare_training(data: ForecastData, scaler: Scaler, cfg: ForecasterConfig) -> Prepared:
+    """The same for the training part, with each day's profile taken from its other days."""
+    prepared = prepare(data.series, scaler, cfg)
+    inside = training_steps(data, cfg)[:, None, None]
+    profile = crossed_profile(jnp.where(inside, prepared.values, 0.0), prepared.observed & inside, cfg.profile)
+    return prepared._replace(expected=profile.expected, days=profile.days)
+
+
+def training_steps(data: ForecastData, cfg: ForecasterConfig) -> Array:
+    """Steps inside the training part, [L] bool: from the first window's first step to the last one's last target."""
+    steps = jnp.arange(data.series.values.shape[0])
+    return (steps >= data.train.min() - cfg.history + 1) & (steps <= data.train.max() + cfg.horizon)
+
+
+def trust_at(prepared: Prepared, origins: Array, cfg: ForecasterConfig) -> Array:
+    """Weight of a window's targets in training, [B, H, N, G]: near 0 where no other day supports their profile."""
+    ahead = origins[:, None] + jnp.arange(1, cfg.horizon + 1)
+    days = prepared.days[ahead][..., jnp.array(cfg.targets)]
+    return (days + 1e-3) / (days + 0.1)
 
 
 def inputs_at(levels: LevelWeights, prepared: Prepared, scaler: Scaler, origin: Array, cfg: ForecasterConfig) -> Inputs:
@@ -124,7 +153,7 @@ def targets_at(prepared: Prepared, origins: Array, cfg: ForecasterConfig) -> tup
 
 def _anchor_error(data: ForecastData, scaler: Scaler, cfg: ForecasterConfig) -> Array:
     """Root mean square of the anchor's error over the training windows in units of its noise scale, [F]."""
-    prepared = prepare(data.series, scaler, cfg)
+    prepared = prepare_training(data, scaler, cfg)
     levels = initial_levels(cfg.horizon, scaler.scale.shape[0])
 
     def squares(origin: Array) -> tuple[Array, Array]:
@@ -133,9 +162,10 @@ def _anchor_error(data: ForecastData, scaler: Scaler, cfg: ForecasterConfig) -> 
         window = prepared.values[past], prepared.observed[past], prepared.expected[past]
         expected = anchor(levels, *window, prepared.expected[ahead]).future
         error = (prepared.values[ahead] - expected) / noise_scale(expected, cfg.profile)
-        mask = prepared.observed[ahead]
-        return jnp.where(mask, error**2, 0.0).sum((0, 1)), mask.sum((0, 1))
+        days = prepared.days[ahead]
+        mask = prepared.observed[ahead] * (days + 1e-3) / (days + 0.1)
+        return (mask * error**2).sum((0, 1)), mask.sum((0, 1))
 
     total, count = jax.lax.map(squares, data.train)
-    unit = jnp.sqrt(total.sum(0) / jnp.maximum(count.sum(0), 1))
+    unit = jnp.sqrt(total.sum(0) / jnp.maximum(count.sum(0), EPS))
     return jnp.where(unit > 0, unit, 1.0)

@@ -57,19 +57,25 @@ class Anchor(NamedTuple):
 
 
 def causal_profile(values: Array, observed: Array, horizon: int, cfg: ProfileConfig) -> Profile:
-    """Smoothed same-time-of-day mean over remembered days, shrunk towards the city's shape.
+    """Smoothed same-time-of-day mean over earlier days, shrunk towards the city's shape.
 
     Args: values [L, N, F] scaled, 0 where not observed; observed [L, N, F] bool.
     """
     weight = observed.astype(values.dtype)
     total, count = _remembered(values, cfg), _remembered(weight, cfg)  # [L, N, F]
-    past_total, past_count = _running(values, horizon), _running(weight, horizon)
-    city_mean = _ratio(past_total.sum(1), past_count.sum(1))[:, None]  # [L, 1, F]
-    cell_mean = (past_total + city_mean) / (past_count + 1.0)  # one step's worth of the city, so a new cell is defined
-    city_days = count.mean(1, keepdims=True)
-    city_shape = (total.mean(1, keepdims=True) + EPS * city_mean) / (city_days + EPS)
-    prior = jnp.where(city_mean > 0, cell_mean * city_shape / jnp.maximum(city_mean, EPS), 0.0)
-    return Profile((total + cfg.prior * prior) / (count + cfg.prior), count)
+    return _shrunk(total, count, _running(values, horizon), _running(weight, horizon), cfg)
+
+
+def crossed_profile(values: Array, observed: Array, cfg: ProfileConfig) -> Profile:
+    """The same mean over all other days, later ones too, but never the step's own day.
+
+    For training windows only: the first days of a recording have no earlier ones, and what a network learns from
+    their poor causal profile is wrong for every later day.
+    """
+    weight = observed.astype(values.dtype)
+    both = [_remembered(part, cfg) + _remembered(part[::-1], cfg)[::-1] for part in (values, weight)]
+    whole = [jnp.broadcast_to(part.sum(0), part.shape) for part in (values, weight)]
+    return _shrunk(*both, *whole, cfg)
 
 
 def initial_levels(horizon: int, features: int) -> LevelWeights:
@@ -106,6 +112,16 @@ def anchor(levels: LevelWeights, values: Array, observed: Array, past: Array, fu
 def noise_scale(expected: Array, cfg: ProfileConfig) -> Array:
     """Square root of the anchor: the size of counting noise up to a constant."""
     return jnp.sqrt(expected + cfg.floor)
+
+
+def _shrunk(total: Array, count: Array, past_total: Array, past_count: Array, cfg: ProfileConfig) -> Profile:
+    """Mean over remembered days with one prior day: the cell's mean times the city's daily shape."""
+    city_mean = _ratio(past_total.sum(1), past_count.sum(1))[:, None]  # [L, 1, F]
+    cell_mean = (past_total + city_mean) / (past_count + 1.0)  # one step's worth of the city, so a new cell is defined
+    city_days = count.mean(1, keepdims=True)
+    city_shape = (total.mean(1, keepdims=True) + EPS * city_mean) / (city_days + EPS)
+    prior = jnp.where(city_mean > 0, cell_mean * city_shape / jnp.maximum(city_mean, EPS), 0.0)
+    return Profile((total + cfg.prior * prior) / (count + cfg.prior), count)
 
 
 def _remembered(values: Array, cfg: ProfileConfig) -> Array:

@@ -15,9 +15,19 @@ from jax import Array
 
 from stream_jax.fit import Examples, FitResult, TrainConfig, train
 from stream_jax.gnn.attention import Neighbours, neighbour_table
-from stream_jax.gnn.inputs import Inputs, Prepared, Scaler, fit_scaler, inputs_at, prepare, targets_at
+from stream_jax.gnn.inputs import (
+    Inputs,
+    Prepared,
+    Scaler,
+    fit_scaler,
+    inputs_at,
+    prepare,
+    prepare_training,
+    targets_at,
+    trust_at,
+)
 from stream_jax.gnn.network import ForecasterConfig, Network, NetworkOutput, gaussian_nll
-from stream_jax.gnn.profile import LevelWeights, initial_levels
+from stream_jax.gnn.profile import EPS, LevelWeights, initial_levels
 from stream_jax.types import Forecast, ForecastData, TrafficSeries
 
 PREDICT_BATCH = 64
@@ -60,7 +70,8 @@ def fit_with_history(
     scaler = jax.jit(fit_scaler, static_argnums=1)(data, cfg)
     prepared = jax.jit(prepare, static_argnums=2)(data.series, scaler, cfg)
     shared = (prepared, scaler, neighbour_table(data.graph))
-    examples = Examples(data.train, data.val, shared)
+    crossed = jax.jit(prepare_training, static_argnums=2)(data, scaler, cfg)
+    examples = Examples(data.train, data.val, (shared, crossed))
     init_fn = partial(_init, shared=shared, origin=data.train[:1], cfg=cfg)
     result = train(
         keys, init_fn, partial(_loss, cfg=cfg), partial(_eval, cfg=cfg), examples, train_cfg, progress, checkpoint_dir
@@ -125,33 +136,34 @@ def _standard(output: Array, cfg: ForecasterConfig) -> Array:
 
 def _loss(key: Array, trained: Any, origins: Array, weight: Array, shared: tuple, cfg: ForecasterConfig) -> Array:
     """Eq. (het_nll) over the observed targets of the weighted windows, plus the hidden sigmas' likelihood."""
-    output, inputs = _apply(trained, shared, origins, cfg, key)
-    target, mask = targets_at(shared[0], origins, cfg)
+    crossed = shared[1]
+    output, inputs = _apply(trained, (crossed, *shared[0][1:]), origins, cfg, key)
+    target, mask = targets_at(crossed, origins, cfg)
     mean, sigma = _standard(output.mean, cfg), _standard(output.sigma, cfg)
     error = jnp.where(mask, (target - inputs.centre) / inputs.spread - mean, 0.0)  # [B, H, N, G]
-    entry_weight = mask * weight[:, None, None, None]
+    entry_weight = mask * weight[:, None, None, None] * trust_at(crossed, origins, cfg)
     if cfg.loss == "mse":
-        return (entry_weight * 0.5 * error**2).sum() / jnp.maximum(entry_weight.sum(), 1.0)
+        return (entry_weight * 0.5 * error**2).sum() / jnp.maximum(entry_weight.sum(), EPS)
     entry = gaussian_nll(error, sigma, cfg.regulariser)
     if cfg.loss == "beta_nll":  # in scaled units, so that busy cells count as they do in the squared error
         entry *= jax.lax.stop_gradient(sigma * inputs.spread) ** (2.0 * cfg.beta)
-    loss = (entry_weight * entry).sum() / jnp.maximum(entry_weight.sum(), 1.0)
+    loss = (entry_weight * entry).sum() / jnp.maximum(entry_weight.sum(), EPS)
     return loss + cfg.auxiliary * _hidden_loss(output.hidden_sigma, error, entry_weight)
 
 
 def _hidden_loss(hidden_sigma: Array, error: Array, entry_weight: Array) -> Array:
     """Likelihood of each cell's root mean square error under every hidden sigma; the mean forecast is left alone."""
     count = entry_weight.sum((1, 3)).T  # [N, B]
-    square = jax.lax.stop_gradient((entry_weight * error**2).sum((1, 3)).T / jnp.maximum(count, 1.0))
+    square = jax.lax.stop_gradient((entry_weight * error**2).sum((1, 3)).T / jnp.maximum(count, EPS))
     hidden = jnp.maximum(hidden_sigma, 1e-3)
     likelihood = gaussian_nll(jnp.sqrt(square), hidden, 0.0)  # [layers, N, B]
-    return (count * likelihood).sum() / jnp.maximum(count.sum() * hidden.shape[0], 1.0)
+    return (count * likelihood).sum() / jnp.maximum(count.sum() * hidden.shape[0], EPS)
 
 
 def _eval(trained: Any, origins: Array, shared: tuple, cfg: ForecasterConfig) -> Array:
     """Loss of each window without dropout and regulariser, [B]: likelihood in scaled units, or squared error."""
-    output, inputs = _apply(trained, shared, origins, cfg, None)
-    target, mask = targets_at(shared[0], origins, cfg)
+    output, inputs = _apply(trained, shared[0], origins, cfg, None)
+    target, mask = targets_at(shared[0][0], origins, cfg)
     mean, sigma = _standard(output.mean, cfg), _standard(output.sigma, cfg)
     error = jnp.where(mask, (target - inputs.centre) / inputs.spread - mean, 0.0)
     entry = 0.5 * error**2

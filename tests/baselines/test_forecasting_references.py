@@ -15,7 +15,9 @@ METHODS = {
     "historical_average": (historical_average, historical_average.HistoricalAverageConfig(**SIZES)),
     "scaled_profile": (
         scaled_profile,
-        scaled_profile.ScaledProfileConfig(**SIZES, periods=(2, 4), strengths=(0.1, 30.0, 1000.0)),
+        scaled_profile.ScaledProfileConfig(
+            **SIZES, reaches=(0, 1), day_types=(0.5, 1e6), periods=(2, 4), strengths=(0.1, 30.0, 1000.0)
+        ),
     ),
     "linear_ar": (linear_ar, linear_ar.LinearArConfig(**SIZES, reach=0)),
 }

@@ -27,10 +27,10 @@ from stream_jax.conformal.p_values import conformal_p_values
 
 REJECT = {"bh": jax.jit(bh_reject), "by": jax.jit(by_reject)}
 e_bh = jax.jit(e_bh_reject)
-SIZE = 12  # one length, one compilation
+SIZE = 20  # one length, one compilation
 
 ranks = st.lists(st.integers(1, 200), min_size=SIZE, max_size=SIZE)  # conformal p-values r / 200, often tied
-p_values_of_12 = st.lists(st.floats(2.0**-20, 1.0, width=32), min_size=SIZE, max_size=SIZE)
+p_value_lists = st.lists(st.floats(2.0**-20, 1.0, width=32), min_size=SIZE, max_size=SIZE)
 masks = st.lists(st.booleans(), min_size=SIZE, max_size=SIZE).map(np.array)
 
 
@@ -63,7 +63,7 @@ def test_bh_steps_up_past_a_p_value_above_its_own_cutoff():
     chex.assert_trees_all_equal(rejected, jnp.array([True, True, True, False]))
 
 
-@given(p_values_of_12, st.sampled_from(["bh", "by"]), st.floats(0.01, 0.5))
+@given(p_value_lists, st.sampled_from(["bh", "by"]), st.floats(0.01, 0.5))
 @settings(max_examples=80, deadline=None)
 def test_rejections_are_those_of_scipys_adjusted_p_values(p_values, procedure, level):
     adjusted = false_discovery_control(np.float64(p_values), method=procedure)
@@ -80,13 +80,17 @@ def test_p_values_that_equal_their_cutoff_are_rejected_as_in_exact_arithmetic(ra
     np.testing.assert_array_equal(rejected, exact)
 
 
-def test_all_p_values_tied_at_the_last_cutoff_are_rejected_together():
-    # m = 12, level .3: the last BH cutoff is .3 itself, and twelve p-values of 60/200 meet it with equality.
-    assert REJECT["bh"](jnp.full(SIZE, 60.0) / 200.0, 0.3).all()
-    assert not REJECT["bh"](jnp.full(SIZE, 61.0) / 200.0, 0.3).any()
+@pytest.mark.parametrize(("level", "denominator"), [(0.05, 400), (0.1, 200), (0.2, 100)])
+def test_k_p_values_tied_at_the_kth_cutoff_are_rejected_and_just_above_it_none(level, denominator):
+    # m = 20: the k-th BH cutoff k level / 20 is k / denominator, but float32 rounds the two differently.
+    for k in range(1, SIZE + 1):
+        p_values = np.where(np.arange(SIZE) < k, np.float32(k) / np.float32(denominator), np.float32(1.0))
+        for reject in (bh_reject, REJECT["bh"]):  # compiled or not, the same decision
+            assert reject(p_values, level).sum() == k
+            assert reject(p_values * np.float32(1.0 + 2e-6), level).sum() == 0
 
 
-@given(p_values_of_12, masks, st.floats(0.01, 0.9))
+@given(p_value_lists, masks, st.floats(0.01, 0.9))
 @settings(max_examples=60, deadline=None)
 def test_by_rejects_a_subset_of_bh(p_values, mask, level):
     p_values = jnp.asarray(p_values, jnp.float32)
@@ -122,7 +126,7 @@ def test_e_bh_rejects_the_largest_by_hand():
     assert e_step_up(jnp.ones(3), 0.1).threshold == jnp.inf
 
 
-@given(p_values_of_12, st.floats(0.01, 0.9))
+@given(p_value_lists, st.floats(0.01, 0.9))
 @settings(max_examples=60, deadline=None)
 def test_e_bh_of_inverse_p_values_is_bh(p_values, level):
     # k / p_(k) >= m / level is p_(k) <= k level / m.

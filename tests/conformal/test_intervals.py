@@ -1,4 +1,4 @@
-"""Claims about conformal radii, adaptive levels and online intervals."""
+"""Claims about calibrated, adaptive and online intervals."""
 
 import chex
 import jax
@@ -14,10 +14,8 @@ from stream_jax.conformal.intervals import (
     contains,
     interval,
     interval_at,
-    masked_conformal_radius,
     run_online,
 )
-from stream_jax.conformal.order_statistics import conformal_rank
 from stream_jax.types import Forecast
 
 CALIBRATE = jax.jit(calibrate, static_argnames="cfg")
@@ -43,73 +41,6 @@ def online(series: np.ndarray, num_cal: int, horizon: int, cfg: ConformalConfig)
     cluster = np.zeros(series.shape[1], np.int32)
     state = CALIBRATE(unit_forecast(cal.shape), cal, np.ones(cal.shape, bool), cluster, cfg=cfg)
     return RUN(state, unit_forecast(test.shape), test, np.ones(test.shape, bool), cfg=cfg)[1], test
-
-
-class RadiusVariants(chex.TestCase):
-    @chex.variants(with_jit=True, without_jit=True)
-    def test_nine_scores_at_ten_percent_give_the_ninth_smallest(self):
-        # (9 + 1) * 0.9 = 9 exactly; float32 arithmetic that rounds it up to 10 would say infinity.
-        radius = self.variant(conformal_radius)(jnp.arange(9.0, 0.0, -1.0), 0.1)
-        assert radius == 9.0
-
-    @chex.variants(with_jit=True, without_jit=True)
-    def test_masked_scores_count_for_nothing(self):
-        scores, mask = jnp.array([5.0, 1.0, 99.0, 3.0]), jnp.array([True, True, False, True])
-        # n = 3, alpha = 0.5: rank ceil(4 * 0.5) = 2 of (1, 3, 5).
-        assert self.variant(masked_conformal_radius)(scores, mask, 0.5) == 3.0
-
-
-def test_ranks_are_exact_wherever_the_product_is_a_whole_number():
-    # alpha = j / (n + 1) makes (n + 1)(1 - alpha) = n + 1 - j whole: the rank must be that, for every n and j.
-    n = np.arange(1, 1500)[:, None]
-    j = np.arange(1, 1500)[None, :]
-    rank = conformal_rank(n, (j / (n + 1)).astype(np.float32))
-    np.testing.assert_array_equal(np.asarray(rank)[j <= n], (n + 1 - j)[j <= n])
-
-
-def test_fewer_scores_than_the_level_needs_give_the_whole_line():
-    # 1 / 0.1 - 1 = 9 scores are needed at 10 %.
-    assert conformal_radius(np.arange(8.0), 0.1) == np.inf
-    assert conformal_radius(np.arange(9.0), 0.1) == 8.0
-    assert conformal_radius(np.zeros(0), 0.1) == np.inf
-
-
-def test_a_level_of_zero_or_less_is_the_whole_line_and_of_one_or_more_the_empty_set():
-    scores = np.arange(50.0)
-    levels = jnp.array([-0.3, 0.0, 1.0, 1.2])
-    radius = jax.vmap(conformal_radius, in_axes=(None, 0))(scores, levels)
-    np.testing.assert_array_equal(radius, [np.inf, np.inf, -np.inf, -np.inf])
-    forecast = Forecast(mean=jnp.array([0.0, 5.0, 1e6]), sigma=jnp.ones(3))
-    labels = jnp.array([0.0, 5.0, 1e6])
-    assert contains(interval_at(jnp.inf, forecast), labels).all()
-    assert not contains(interval_at(-jnp.inf, forecast), labels).any()
-
-
-@pytest.mark.parametrize("n", [9, 19, 50])
-def test_coverage_is_exactly_rank_over_n_plus_one(n):
-    # Exchangeable scores: P(new <= k-th of n) = k / (n + 1). 200 000 repetitions: 4 standard errors = 0.0027.
-    rank = {9: 9, 19: 18, 50: 46}[n]  # ceil((n + 1) * 0.9)
-    scores = jax.random.exponential(jax.random.key(n), (200_000, n + 1))
-    radius = jax.jit(jax.vmap(conformal_radius, in_axes=(0, None)))(scores[:, :n], 0.1)
-    assert abs(jnp.mean(scores[:, n] <= radius) - rank / (n + 1)) < 0.0027
-
-
-def test_the_update_takes_floats_arrays_and_maps():
-    assert aci_update(0.1, 1.0, 0.1, 0.05) == pytest.approx(0.055)
-    assert aci_update(0.1, 0.0, 0.1, 0.05) == pytest.approx(0.105)
-    levels = jax.jit(jax.vmap(aci_update, in_axes=(0, 0, None, None)))(jnp.zeros(2), jnp.array([0.0, 1.0]), 0.1, 0.5)
-    np.testing.assert_allclose(levels, [0.05, -0.45], rtol=1e-6)
-
-
-def test_one_radius_for_all_horizons_over_covers_the_first_and_under_covers_the_last():
-    # Half-normal scores of sd 1, 1.3, 1.6, 2; the pooled 90 % radius q solves mean(2 Phi(q / sd) - 1) = 0.9, which
-    # gives coverage 0.988, 0.945, 0.883, 0.785. 4 standard errors of 40 000 labels around 0.785 are 0.008.
-    sd = jnp.array([1.0, 1.3, 1.6, 2.0])
-    scores = jnp.abs(jax.random.normal(jax.random.key(0), (2, 40_000, 4))) * sd
-    pooled = jnp.mean(scores[1] <= conformal_radius(scores[0].ravel(), 0.1), axis=0)
-    np.testing.assert_allclose(pooled, [0.988, 0.945, 0.883, 0.785], atol=0.009)
-    own = jnp.mean(scores[1] <= jax.vmap(conformal_radius, in_axes=(1, None))(scores[0], 0.1), axis=0)
-    np.testing.assert_allclose(own, 0.9, atol=0.009)
 
 
 def test_calibrated_radii_are_those_of_each_cluster_and_horizon():
@@ -170,7 +101,7 @@ def drifting_series(num_steps: int, num_cells: int) -> np.ndarray:
     """Errors about 100 whose scale swings fourfold and then jumps fourfold for good."""
     rng = np.random.default_rng(0)
     step = np.arange(num_steps)
-    scale = np.exp(0.7 * np.sin(step / 150.0)) * np.where(step > num_steps // 2, 4.0, 1.0)
+    scale = np.exp(0.7 * np.sin(step / 100.0)) * np.where(step > num_steps // 2, 4.0, 1.0)
     return 100.0 + scale[:, None] * rng.normal(size=(num_steps, num_cells))
 
 
@@ -179,7 +110,7 @@ def test_the_error_bound_holds_under_drift_for_every_horizon(rolling_steps):
     # Telescoped: level_T = a + g * sum(target - err), and the level stays in [-h g, 1 + h g] with h-step delay, so
     # |mean err - target| <= (max(a, 1 - a) + h g) / (g T), whatever the labels.
     cfg = ConformalConfig(num_clusters=1, rolling_steps=rolling_steps)
-    result, _ = online(drifting_series(3000, 5), 200, 4, cfg)
+    result, _ = online(drifting_series(1500, 5), 200, 4, cfg)
     for h in range(4):
         errors = result.error[:, 0, h][result.arrived[:, 0, h]]
         bound = (0.9 + (h + 1) * 0.05) / (0.05 * len(errors))
@@ -188,13 +119,13 @@ def test_the_error_bound_holds_under_drift_for_every_horizon(rolling_steps):
 
 
 def test_rolling_scores_leave_fewer_infinite_intervals_after_a_jump_of_scale():
-    fixed, _ = online(drifting_series(3000, 5), 200, 1, ConformalConfig(num_clusters=1, rolling_steps=0))
-    rolled, _ = online(drifting_series(3000, 5), 200, 1, ConformalConfig(num_clusters=1, rolling_steps=100))
+    fixed, _ = online(drifting_series(1500, 5), 200, 1, ConformalConfig(num_clusters=1, rolling_steps=0))
+    rolled, _ = online(drifting_series(1500, 5), 200, 1, ConformalConfig(num_clusters=1, rolling_steps=100))
     share = [float(jnp.isinf(r.interval.upper).mean()) for r in (fixed, rolled)]
     assert share[1] < 0.5 * share[0]
 
 
-def miscoverage(step_rule, num_steps: int = 3000) -> tuple[float, float]:
+def miscoverage(step_rule, num_steps: int = 2000) -> tuple[float, float]:
     """Mean error and last level of a one-cell run with fixed scores under a fourfold shift, for a given step rule."""
     scores = jnp.abs(jax.random.normal(jax.random.key(7), (300,)))
     labels = 4.0 * jnp.abs(jax.random.normal(jax.random.key(8), (num_steps,)))
@@ -210,13 +141,13 @@ def miscoverage(step_rule, num_steps: int = 3000) -> tuple[float, float]:
 def test_the_sign_of_the_appendix_diverges():
     right, _ = miscoverage(lambda level, error: aci_update(level, error, 0.1, 0.05))
     wrong, last = miscoverage(lambda level, error: aci_update(level, error, 0.1, -0.05))
-    assert abs(right - 0.1) <= 0.95 / (0.05 * 3000)
+    assert abs(right - 0.1) <= 0.95 / (0.05 * 2000)
     assert wrong > 0.9 and last > 10.0
 
 
 def test_clipping_the_level_breaks_the_bound():
     clipped, _ = miscoverage(lambda level, error: jnp.clip(aci_update(level, error, 0.1, 0.05), 0.01, 0.99))
-    assert clipped > 0.1 + 0.95 / (0.05 * 3000) + 0.1
+    assert clipped > 0.1 + 0.95 / (0.05 * 2000) + 0.1
 
 
 def test_the_error_of_a_cluster_is_the_share_of_its_cells_missed():
@@ -232,16 +163,6 @@ def test_the_error_of_a_cluster_is_the_share_of_its_cells_missed():
     np.testing.assert_array_equal(result.arrived[:, 0, 0], [False, True, False])
     np.testing.assert_allclose(result.error[1, 0, 0], 0.25)
     np.testing.assert_allclose(result.level[:, 0, 0], [0.1, 0.1 + 0.05 * (0.1 - 0.25), 0.0925], rtol=1e-5)
-
-
-def test_counting_any_missed_cell_as_a_miss_covers_far_too_much():
-    # The ten cells are independent; "any" at 10 % needs each covered with 0.9 ** 0.1 = 0.9895, a radius of 2.56, the
-    # mean needs 1.645.
-    target = 100.0 + jax.random.normal(jax.random.key(9), (20_000, 10))
-    score = jnp.abs(target - 100.0)
-    each, largest = conformal_radius(score.ravel(), 0.1), conformal_radius(score.max(axis=1), 0.1)
-    np.testing.assert_allclose([each, largest], [1.645, 2.56], atol=0.04)
-    assert abs(jnp.mean(score <= largest) - 0.9895) < 0.002
 
 
 def test_future_labels_do_not_touch_issued_intervals():
@@ -275,15 +196,15 @@ def test_static_intervals_never_move():
 
 
 def test_weighed_step_sizes_follow_a_drift_that_static_radii_miss():
-    series = drifting_series(1200, 5)
+    series = drifting_series(1000, 5)
     coverage = {}
     for method in ("dtaci", "static"):
         result, test = online(series, 200, 1, ConformalConfig(num_clusters=1, method=method, rolling_steps=200))
-        coverage[method] = float(contains(result.interval, test)[400:].mean())
+        coverage[method] = float(contains(result.interval, test)[300:].mean())
         if method == "dtaci":
             assert result.level.std() > 0.0
-    # 700 steps of 5 cells; at the jump the rolling scores lag, hence twice the tolerance of the 0.05-step bound.
-    assert abs(coverage["dtaci"] - 0.9) < 2 * 0.95 / (0.05 * 700)
+    # About 500 steps of 5 cells; at the jump the rolling scores lag, hence twice the bound of a 0.05 step.
+    assert abs(coverage["dtaci"] - 0.9) < 2 * 0.95 / (0.05 * 500)
     assert coverage["static"] < 0.75
 
 
@@ -305,8 +226,7 @@ def test_a_jitted_run_equals_a_run_that_is_not():
     mask = np.ones(target.shape, bool)
     state = CALIBRATE(unit_forecast(target.shape), target, mask, np.zeros(3, np.int32), cfg=ONE_CLUSTER)
     jitted = RUN(state, unit_forecast(target.shape), target, mask, cfg=ONE_CLUSTER)[1]
-    with jax.disable_jit():
-        plain = run_online(state, unit_forecast(target.shape), target, mask, ONE_CLUSTER)[1]
+    plain = run_online(state, unit_forecast(target.shape), target, mask, ONE_CLUSTER)[1]
     chex.assert_trees_all_close(jitted, plain, rtol=1e-5)
 
 

@@ -29,15 +29,14 @@ from experiments.baselines.forecasting.profile import (
 )
 from stream_jax.types import Forecast, ForecastData
 
-SMOOTHINGS = tuple(triangle(reach) for reach in (0, 1, 2, 4, 6, 8))  # over up to two hours to each side
-DAY_TYPE_STRENGTHS = (0.5, 2.0, 1e6)  # observations that the all-days profile is worth beside the day type's own
-
 
 @dataclasses.dataclass(frozen=True)
 class ScaledProfileConfig(WindowConfig):
     """Sizes of a window, which steps the profile may see, and the values tried on the validation origins."""
 
     profile: str = "expanding"  # or "train"
+    reaches: tuple[int, ...] = (0, 1, 2, 4, 6, 8)  # slots to each side over which the profile is smoothed
+    day_types: tuple[float, ...] = (0.5, 2.0, 1e6)  # observations that all days are worth beside the day type's own
     periods: tuple[int, ...] = (2, 4, 8, 12)  # steps of today compared with the profile; at most the history
     strengths: tuple[float, ...] = (0.1, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)  # vehicles that the city is worth
 
@@ -45,8 +44,8 @@ class ScaledProfileConfig(WindowConfig):
 class ScaledProfileParams(NamedTuple):
     """Settings chosen on the validation origins, and the spread of the errors."""
 
-    smoothing: Array  # [] int32 index into SMOOTHINGS
-    day_type: Array  # [] int32 index into DAY_TYPE_STRENGTHS
+    reach: Array  # [] int32 slots
+    day_type: Array  # [] observations
     period: Array  # [H] int32 steps
     strength: Array  # [H] vehicles
     sigma: Array  # [H, N]
@@ -58,12 +57,12 @@ def fit(key: Array, data: ForecastData, cfg: ScaledProfileConfig) -> ScaledProfi
     target, mask = targets(data.series, data.val, cfg.horizon)
     period, strength = map(jnp.asarray, zip(*itertools.product(cfg.periods, cfg.strengths), strict=True))
     best_loss, best = jnp.inf, None
-    for smoothing, day_type in itertools.product(range(len(SMOOTHINGS)), range(len(DAY_TYPE_STRENGTHS))):
-        profile = _profile(data, smoothing, day_type, cfg)
+    for reach, day_type in itertools.product(cfg.reaches, cfg.day_types):
+        profile = _profile(data, reach, day_type, cfg)
         losses = _losses(data, profile, period, strength, cfg)  # [options, H]
         if (loss := losses.min(axis=0).sum()) < best_loss:
             chosen = jnp.argmin(losses, axis=0)  # [H]
-            best_loss, best = loss, (profile, smoothing, day_type, period[chosen], strength[chosen])
+            best_loss, best = loss, (profile, reach, day_type, period[chosen], strength[chosen])
     profile, *settings = best
     mean = scaled(data, profile, data.val, *settings[2:], cfg)
     return ScaledProfileParams(*map(jnp.asarray, settings), residual_sigma(mean, target, mask))
@@ -71,7 +70,7 @@ def fit(key: Array, data: ForecastData, cfg: ScaledProfileConfig) -> ScaledProfi
 
 def predict(params: ScaledProfileParams, data: ForecastData, origins: Array, cfg: ScaledProfileConfig) -> Forecast:
     """Profile of each coming step times the drawn ratio: [W, H, N]."""
-    profile = _profile(data, int(params.smoothing), int(params.day_type), cfg)
+    profile = _profile(data, int(params.reach), params.day_type, cfg)
     return with_sigma(scaled(data, profile, origins, params.period, params.strength, cfg), params.sigma)
 
 
@@ -105,9 +104,9 @@ def recent_and_usual(
     return recent, jnp.einsum("pt,wtn->wpn", is_recent, profile.mean[step] * known)
 
 
-def _profile(data: ForecastData, smoothing: int, day_type: int, cfg: ScaledProfileConfig) -> Profile:
-    _, by_type, by_day, plain = flow_profiles(data, cfg, cfg.profile, SMOOTHINGS[smoothing])
-    return back_off(by_type, back_off(by_day, plain, 0.0), DAY_TYPE_STRENGTHS[day_type])
+def _profile(data: ForecastData, reach: int, day_type: float | Array, cfg: ScaledProfileConfig) -> Profile:
+    _, by_type, by_day, plain = flow_profiles(data, cfg, cfg.profile, triangle(reach))
+    return back_off(by_type, back_off(by_day, plain, 0.0), day_type)
 
 
 @partial(jax.jit, static_argnames="cfg")

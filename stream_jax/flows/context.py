@@ -1,0 +1,165 @@
+"""What a residual is judged against: its neighbours' and its own past, encoded in one vector per cell.
+
+Section 4.2, Eq. (context), with two changes. The paper's query is the very residual whose density is wanted; the flow's
+Jacobian at a fixed context is then not the true one and the "density" need not integrate to 1. Ours is the cell's
+embedding, the clock and its previous residual. The paper's keys are the neighbours' residuals of the same step, which
+makes a normal cell look anomalous beside an anomaly; ours are from the step before, and clipped.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from stream_jax.types import RoadGraph
+
+MASKED_LOGIT = -1e9
+
+
+@dataclasses.dataclass(frozen=True)
+class ContextConfig:
+    """Sizes of the encoder; the paper gives none."""
+
+    features: int = 64  # of the context: half from the neighbours, half from the cell's own past
+    lags: int = 8  # steps of the past that are seen
+    heads: int = 4
+    layers: int = 1  # of the causal transformer
+    embedding: int = 8  # numbers learned per cell
+    clip: float = 3.0  # residuals enter a context within +-clip
+    contemporaneous: bool = False  # the paper's choice: neighbours' residuals of the same step, which anomalies contaminate
+
+    def __post_init__(self) -> None:
+        if min(self.lags, self.heads, self.layers, self.embedding) < 1 or self.clip <= 0.0:
+            raise ValueError("lags, heads, layers and embedding must be at least 1 and clip positive")
+        if self.features % (2 * self.heads):
+            raise ValueError(f"features {self.features} must be a multiple of twice the {self.heads} heads")
+
+
+class Neighbours(NamedTuple):
+    """Who is listened to: the graph's senders without the cell itself."""
+
+    index: Array  # [N, K] int32; padding points to the cell itself
+    mask: Array  # [N, K] bool
+
+
+class FlowData(NamedTuple):
+    """Residuals of consecutive steps; what came before the first row counts as not observed."""
+
+    z: Array  # [T, N, D] normalised residuals
+    observed: Array  # [T, N] bool: may be tested and may be looked back at
+    clock: Array  # [T, 4] sin and cos of the local time of day, then of the local day of week
+    neighbours: Neighbours
+
+
+class FlowStep(NamedTuple):
+    """One step and the past that its context may read."""
+
+    z: Array  # [N, D], 0 where not observed
+    observed: Array  # [N] bool
+    past: Array  # [lags, N, D] oldest first, 0 where not observed
+    past_observed: Array  # [lags, N] bool
+    clock: Array  # [4]
+    neighbours: Neighbours
+
+
+def neighbour_table(graph: RoadGraph) -> Neighbours:
+    """Builds the padded table on the host, self-loops left out."""
+    senders, receivers = np.asarray(graph.senders), np.asarray(graph.receivers)
+    num_nodes = graph.position.shape[0]
+    others = [senders[(receivers == node) & (senders != node)] for node in range(num_nodes)]
+    width = max(1, *(len(row) for row in others))
+    index = np.tile(np.arange(num_nodes, dtype=np.int32)[:, None], (1, width))
+    mask = np.zeros((num_nodes, width), bool)
+    for node, row in enumerate(others):
+        index[node, : len(row)], mask[node, : len(row)] = row, True
+    return Neighbours(jnp.asarray(index), jnp.asarray(mask))
+
+
+def step_at(data: FlowData, row: int | Array, lags: int) -> FlowStep:
+    """Row `row` of the data with the rows before it."""
+    before = row - lags + jnp.arange(lags)
+    # Indices below 0 would wrap around to the end of the recording.
+    past_observed = data.observed[jnp.maximum(before, 0)] & (before >= 0)[:, None]
+    past = jnp.where(past_observed[..., None], data.z[jnp.maximum(before, 0)], 0.0)
+    z = jnp.where(data.observed[row][:, None], data.z[row], 0.0)
+    return FlowStep(z, data.observed[row], past, past_observed, data.clock[row], data.neighbours)
+
+
+class ContextEncoder(nn.Module):
+    """Cross-attention to the neighbours beside a causal transformer over the cell's own past."""
+
+    cfg: ContextConfig
+
+    @nn.compact
+    def __call__(self, step: FlowStep) -> Array:
+        """Returns: [N, features]; row i does not depend on z of cell i at this step, nor on anything later."""
+        past = _tokens(step.past, step.past_observed, self.cfg.clip)  # [lags, N, D + 1]
+        num_nodes = past.shape[1]
+        cell = self.param("cell", nn.initializers.normal(0.1), (num_nodes, self.cfg.embedding))
+        count = jnp.maximum(step.past_observed.sum(0), 1)[:, None]
+        level = past[..., :-1].sum(0) / count  # [N, D] mean over the lags
+        seen = jnp.maximum(step.past_observed[-1].sum(), 1)
+        city = past[-1, :, :-1].sum(0) / seen  # [D] what all cells had in common one step ago
+        common = jnp.broadcast_to(jnp.concatenate([step.clock, city]), (num_nodes, 4 + city.shape[0]))
+        query = jnp.concatenate([cell, common, past[-1]], axis=-1)
+        message = jnp.concatenate([cell, level, past[-1]], axis=-1)
+        if self.cfg.contemporaneous:
+            message = jnp.concatenate([message, _tokens(step.z, step.observed, self.cfg.clip)], axis=-1)
+        spatial = _CrossAttention(self.cfg, name="neighbours")(query, message, step.neighbours)
+        temporal = _CausalTransformer(self.cfg, name="past")(past.swapaxes(0, 1), step.past_observed.T)
+        return jnp.concatenate([spatial, temporal], axis=-1)
+
+
+class _CrossAttention(nn.Module):
+    """One round of attention from every cell to its neighbours; a cell without any keeps its query alone."""
+
+    cfg: ContextConfig
+
+    @nn.compact
+    def __call__(self, query: Array, message: Array, neighbours: Neighbours) -> Array:
+        width, heads = self.cfg.features // 2, self.cfg.heads
+
+        def by_head(inputs: Array, name: str) -> Array:  # [N, ·] -> [N, heads, width / heads]
+            return nn.Dense(width, name=name)(inputs).reshape(-1, heads, width // heads)
+
+        keys = by_head(message, "key")[neighbours.index]  # [N, K, heads, width / heads]
+        values = by_head(message, "value")[neighbours.index]
+        logits = jnp.einsum("nhd,nkhd->nkh", by_head(query, "query"), keys) / jnp.sqrt(width / heads)
+        mask = neighbours.mask[..., None]
+        weights = mask * nn.softmax(jnp.where(mask, logits, MASKED_LOGIT), axis=1)
+        attended = jnp.einsum("nkh,nkhd->nhd", weights, values).reshape(-1, width)
+        hidden = nn.gelu(nn.Dense(width, name="own")(query) + nn.Dense(width, name="heard")(attended))
+        return nn.Dense(width, name="out")(hidden)
+
+
+class _CausalTransformer(nn.Module):
+    """Reads a cell's past from the oldest step to the newest and answers at the newest.
+
+    Inputs are clipped and layers few, so there is no normalisation: it would take away how large the residuals were.
+    """
+
+    cfg: ContextConfig
+
+    @nn.compact
+    def __call__(self, tokens: Array, observed: Array) -> Array:
+        """Args: tokens [N, lags, D + 1], observed [N, lags]. Returns: [N, features / 2]."""
+        width, lags = self.cfg.features // 2, tokens.shape[1]
+        position = self.param("position", nn.initializers.normal(0.1), (lags, width))
+        hidden = nn.Dense(width, name="embed")(tokens) + position
+        mask = observed[:, None, None, :] & jnp.tril(jnp.ones((lags, lags), bool))  # [N, 1, lags, lags]
+        for layer in range(self.cfg.layers):
+            queries = hidden if layer < self.cfg.layers - 1 else hidden[:, -1:]
+            attend = nn.MultiHeadDotProductAttention(self.cfg.heads, name=f"attend_{layer}")
+            update = attend(queries, hidden, mask=mask[:, :, -queries.shape[1] :])
+            hidden = queries + update
+            inner = nn.gelu(nn.Dense(2 * width, name=f"widen_{layer}")(hidden))
+            hidden += nn.Dense(width, name=f"narrow_{layer}")(inner)
+        return hidden[:, -1]
+
+
+def _tokens(residual: Array, observed: Array, clip: float) -> Array:
+    """Clipped residuals [..., D] with a last number that is 1 where they were observed."""
+    return jnp.concatenate([jnp.clip(residual, -clip, clip), observed[..., None].astype(residual.dtype)], axis=-1)

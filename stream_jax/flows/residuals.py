@@ -1,0 +1,124 @@
+"""Normalised residual vectors: at every step, the errors of all forecasts that were made for that step.
+
+Section 4.2, Eq. (normalized_residual). The paper's residual is one number, which a coupling flow cannot act on; the H
+forecasts issued 1 .. H steps before a step give a vector, complete as soon as the step is over. Each error is divided by
+its own calibrated sigma. The calibration is one fixed factor per cluster and horizon: the adaptive radius moves with
+past errors, and scores of different times could no longer be compared.
+"""
+
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.scipy.stats import norm
+
+from stream_jax.conformal.intervals import scores_of
+from stream_jax.conformal.order_statistics import cluster_radius
+from stream_jax.types import Forecast
+
+# Standard deviation of rounding to a whole vehicle, 1 / sqrt(12): no count is foreseen better. The paper's 1e-6 lets
+# the residual of an empty cell explode.
+SIGMA_FLOOR = 0.29
+
+
+class Residuals(NamedTuple):
+    """What was observed against what had been forecast."""
+
+    z: Array  # [R, N, D], D = H * targets, the one-step forecast first; 0 where not observed
+    observed: Array  # [R, N] bool: the value was observed and all H forecasts of it exist
+    time: Array  # [R] int32 target step of each row
+
+
+def residual_vectors(
+    forecast: Forecast,
+    target: Array,
+    mask: Array,
+    origins: np.ndarray | Array,
+    factor: Array | None = None,
+    sigma_floor: float | Array = SIGMA_FLOOR,
+) -> Residuals:
+    """Rows for the W - H + 1 steps that have forecasts of every lead; the first is H steps after the first origin.
+
+    Args:
+        forecast: [W, H, N] or [W, H, N, G] at consecutive origins.
+        target: like the forecast's mean.
+        mask: like target, bool.
+        origins: [W] concrete; raises ValueError unless consecutive.
+        factor: [H, N] or [H, N, G] from `sigma_factor` on another part of the data.
+        sigma_floor: smallest divisor in physical units, one or [G].
+    """
+    chex.assert_equal_shape([forecast.mean, forecast.sigma, target, mask])
+    num_origins, horizon = target.shape[:2]
+    chex.assert_shape(origins, (num_origins,))
+    if num_origins < horizon or not np.all(np.diff(np.asarray(origins)) == 1):
+        raise ValueError(f"need at least {horizon} origins, one step apart")
+    known = mask & jnp.isfinite(forecast.sigma)
+    scaled = _scaled_error(forecast, target, known, factor, sigma_floor)
+    # The forecast of lead h + 1 for step t was issued at t - 1 - h; row r is the step after origin H - 1 + r.
+    lead = jnp.arange(horizon)
+    issued = jnp.arange(num_origins - horizon + 1)[:, None] + horizon - 1 - lead  # [R, H]
+    z, observed = _vectors(scaled[issued, lead], known[issued, lead], trailing=target.ndim - 3)
+    return Residuals(z, observed, jnp.asarray(origins[horizon - 1 :] + 1, jnp.int32))
+
+
+def residual_now(
+    pending: Forecast,
+    value: Array,
+    observed: Array,
+    factor: Array | None = None,
+    sigma_floor: float | Array = SIGMA_FLOOR,
+) -> tuple[Array, Array]:
+    """The row of the step that has just been observed: z [N, D] and whether it may be tested [N].
+
+    Args:
+        pending: [H, H, N] or [H, H, N, G]; row d was issued d + 1 steps ago, with sigma = +inf where none was.
+        value: [N] or [N, G] observed values.
+        observed: like value, bool.
+    """
+    lead = jnp.arange(pending.mean.shape[0])
+    made = jax.tree.map(lambda leaf: leaf[lead, lead], pending)  # [H, N] or [H, N, G]
+    known = observed & jnp.isfinite(made.sigma)
+    scaled = _scaled_error(made, value, known, factor, sigma_floor)
+    return _vectors(scaled, known, trailing=value.ndim - 1)
+
+
+def sigma_factor(
+    forecast: Forecast, target: Array, mask: Array, cluster: Array, num_clusters: int, coverage: float = 0.9
+) -> Array:
+    """How much wider than its sigma a forecast's errors are, by cluster and horizon: q / z with q the conformal radius.
+
+    1 where a cluster has too few labels, or no errors, to tell.
+
+    Args:
+        forecast: [W, H, N] or [W, H, N, G] of a part that is neither calibration nor test.
+        cluster: [N].
+
+    Returns:
+        [H, N] or [H, N, G].
+    """
+    if target.ndim == 4:
+        split = jax.vmap(sigma_factor, (-1, -1, -1, None, None, None), -1)
+        return split(forecast, target, mask, cluster, num_clusters, coverage)
+    level = jnp.full((num_clusters, target.shape[1]), 1.0 - coverage)
+    radius = cluster_radius(scores_of(forecast, target, mask).astype(jnp.float32), cluster, level)  # [C, H]
+    factor = radius / norm.ppf((1.0 + coverage) / 2.0)
+    return jnp.where(jnp.isfinite(factor) & (factor > 0.0), factor, 1.0)[cluster].T
+
+
+def _scaled_error(
+    forecast: Forecast, target: Array, known: Array, factor: Array | None, sigma_floor: float | Array
+) -> Array:
+    sigma = forecast.sigma if factor is None else forecast.sigma * factor
+    return jnp.where(known, target - forecast.mean, 0.0) / jnp.maximum(sigma, sigma_floor)
+
+
+def _vectors(scaled: Array, known: Array, trailing: int) -> tuple[Array, Array]:
+    """[..., H, N] or, with trailing = 1, [..., H, N, G] to z [..., N, H * G] and observed [..., N]."""
+    if trailing == 0:
+        scaled, known = scaled[..., None], known[..., None]
+    z, known = (jnp.moveaxis(part, -3, -2) for part in (scaled, known))  # [..., N, H, G]
+    observed = known.all((-2, -1))
+    return jnp.where(observed[..., None], z.reshape(*z.shape[:-2], -1), 0.0), observed

@@ -1,0 +1,25 @@
+"""What the tests share: one small Spark session for all of them, and a console that writes to memory."""
+
+import io
+import os
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from data.spark_etl.session import spark_session
+
+os.environ["JAX_PLATFORMS"] = "cpu"  # read when jax first asks for a device, which is later than this
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    session = spark_session("local[2]", "1g", shuffle_partitions=4)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def console() -> Console:
+    return Console(file=io.StringIO(), width=200)
