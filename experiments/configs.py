@@ -4,6 +4,8 @@ import dataclasses
 
 from stream_jax.conformal.intervals import ConformalConfig
 from stream_jax.fit import TrainConfig
+from stream_jax.flows.context import ContextConfig
+from stream_jax.flows.crfn_by import FlowConfig
 from stream_jax.gnn.pu_gat_plus import ForecasterConfig
 
 
@@ -14,8 +16,15 @@ class ExperimentConfig:
     forecaster: ForecasterConfig = ForecasterConfig()
     training: TrainConfig = TrainConfig()
     conformal: ConformalConfig = ConformalConfig()
+    flow: FlowConfig = FlowConfig()
+    flow_training: TrainConfig = TrainConfig(learning_rate=1e-3, epochs=50, patience=8)  # not given in the paper
     seeds: int = 3
+    max_folds: int = 3  # the last of a rolling-origin split
     first_seed: int = 0
+
+    def folds(self, available: int) -> range:
+        """The folds that are run: the last ones, which have the most data to learn from."""
+        return range(max(available - self.max_folds, 0), available)
 
 
 PRESETS = {
@@ -24,7 +33,10 @@ PRESETS = {
         ForecasterConfig(layers=2, hidden=16, heads=2),
         TrainConfig(epochs=2, patience=2),
         ConformalConfig(num_clusters=4),
-        2,
+        FlowConfig(num_layers=2, hidden=16, context=ContextConfig(features=16, heads=2)),
+        TrainConfig(learning_rate=1e-3, epochs=3, patience=3),
+        seeds=2,
+        max_folds=1,
     ),
     # A two-core machine; the paper's network with fewer epochs and seeds.
     "default": ExperimentConfig(training=TrainConfig(epochs=30, patience=6)),

@@ -53,7 +53,7 @@ def run_method(
 ) -> tuple[list[forecasting.Outcome], list[dict]]:
     """Outcomes of all folds, read back where they were already computed for the same data and config."""
     outcomes, extra = [], []
-    for fold in range(dataset.num_folds):
+    for fold in cfg.folds(dataset.num_folds):
         key = _key(method, dataset, cfg, fold)
         stem = f"{method.replace(':', '-')}-fold{fold}"
         saved, notes = folder / f"{stem}-{key}.npz", folder / f"{stem}-{key}.json"

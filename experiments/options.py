@@ -11,7 +11,7 @@ from data.spark_etl.schema import CITIES, Box
 from data.spark_etl.sensors import SensorSource
 from data.spark_etl.sources import GpsColumns
 
-STAGES = ("etl", "forecast")
+STAGES = ("etl", "forecast", "detect")
 PRESETS = ("smoke", "default", "paper")
 
 DESCRIPTION = """\

@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from data.errors import DataError
-from experiments import forecast_stage, options, stages
+from experiments import detect_stage, forecast_stage, options, stages
 
 FAILED = 2
-RUN = {"etl": stages.etl, "forecast": forecast_stage.forecast}
+RUN = {"etl": stages.etl, "forecast": forecast_stage.forecast, "detect": detect_stage.detect}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -75,3 +75,11 @@ class ConformalState(NamedTuple):
     expert_weight: Array  # [J, C, H] their weights, summing to 1 over J
     pending_forecast: Forecast  # [H, H, N] row d was issued d + 1 origins ago; sigma = +inf where none was
     pending_interval: Interval  # [H, H, N] the intervals issued with it
+
+
+class Detection(NamedTuple):
+    """Which cells are anomalous; a cell that was not tested has score 0, p-value 1 and is not rejected."""
+
+    score: Array  # [..., N] larger is more anomalous
+    p_value: Array  # [..., N] in (0, 1]
+    rejected: Array  # [..., N] bool, chosen among the N cells of a step at a controlled false-discovery rate

@@ -4,6 +4,7 @@ import io
 import os
 from collections.abc import Iterator
 
+import jax
 import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
@@ -11,6 +12,8 @@ from rich.console import Console
 from data.spark_etl.session import spark_session
 
 os.environ["JAX_PLATFORMS"] = "cpu"  # read when jax first asks for a device, which is later than this
+# The tests compile much and compute little: without XLA's costly passes they take half the time.
+jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,29 @@ from data.spark_etl.shards import Shard, ShardEntry, write_arrays
 from data.spark_etl.zones import Zones
 
 SHARD_DAYS = 7
+STRAY_GAP_DAYS = 7
+STRAY_SHARE = 1e-3  # of all points, at most
+
+
+def recording_span(step: np.ndarray, points: np.ndarray, steps_per_day: int) -> tuple[int, int]:
+    """First and last step of a recording without its strays: few points, more than a week apart from all others.
+
+    Wrong clocks put them there (the TLC's file of January 2023 has trips of 2009), and they would stretch the
+    recording over years in which nothing was observed.
+
+    Args:
+        step: [T] steps with points, ascending.
+        points: [T] how many points each has.
+    """
+    starts = np.concatenate([[0], np.nonzero(np.diff(step) > STRAY_GAP_DAYS * steps_per_day)[0] + 1])
+    counts = np.add.reduceat(points, starts)
+    low, high, budget = 0, len(counts) - 1, int(points.sum() * STRAY_SHARE)
+    while low < high and min(counts[low], counts[high]) <= budget:
+        is_low = counts[low] <= counts[high]
+        budget -= counts[low] if is_low else counts[high]
+        low, high = (low + 1, high) if is_low else (low, high - 1)
+    stops = np.concatenate([starts[1:], [len(step)]])
+    return int(step[starts[low]]), int(step[stops[high] - 1])
 
 
 def choose_squares(flow_by_place: pd.Series, num_cells: int | None) -> np.ndarray:

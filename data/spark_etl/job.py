@@ -68,18 +68,22 @@ def _vehicle_parts(spark: SparkSession, cfg: JobConfig, inputs: RawInputs, folde
     """Shards, graph and labels of tracks or trips."""
     with spark_progress(spark, "reading and cleaning", console):
         table = tables.build_table(spark, cfg.spec, inputs, cfg.gps_columns)
-        first, last = table.frame.agg(F.min("step"), F.max("step")).first()
+        live = table.frame.groupBy("step").agg(F.sum("points").alias("points")).toPandas().sort_values("step")
     rows = tables.read_rows(spark, cfg.spec, inputs, cfg.gps_columns)
-    if first is None:
+    if live.empty:
         raise DataError(tables.why_nothing_is_left(rows, cfg.spec, inputs))
     rows_in, dropped = table.funnel.counts()
-    spec, num_steps = table.spec, last - first + 1
+    spec = table.spec
+    first, last = assemble.recording_span(live["step"].to_numpy(), live["points"].to_numpy(), 86_400 // spec.bin_s)
+    num_steps = last - first + 1
+    dropped["stray_time"] = int(live.loc[~live["step"].between(first, last), "points"].sum())
+    table = table._replace(frame=table.frame.filter(F.col("step").between(first, last)))
     _check_span(first * spec.bin_s, last * spec.bin_s, inputs)
     folds = split_recording(num_steps, 86_400 // spec.bin_s, spec.window, spec.horizon)
     with spark_progress(spark, "filling the shards", console):
         cells = _choose_cells(table, first + num_steps // 2)
         entries, used = _write_shards(table, cells, first, num_steps, folder)
-        edges = _graph(table, cells, first + folds[0].train[1])
+        edges = _graph(table, cells, first, first + folds[0].train[1])
     dropped["outside_cells"] = rows_in - sum(dropped.values()) - used
     if dropped[sources.MALFORMED]:
         _set_aside(rows, folder / "malformed.csv")
@@ -136,13 +140,13 @@ def _write_shards(
     return entries, used
 
 
-def _graph(table: tables.Table, cells: graph.Cells, end_step: int) -> dict[str, np.ndarray]:
+def _graph(table: tables.Table, cells: graph.Cells, first_step: int, end_step: int) -> dict[str, np.ndarray]:
     """Spatial neighbours and the transitions of the (first fold's) training part."""
     num_cells = len(cells.ids)
     counts = np.zeros((num_cells, num_cells), np.int64)
     if table.zones:
         return graph.build_graph(cells.position, graph.polygon_neighbours(table.zones.polygons), counts)
-    moved = table.transitions(end_step).toPandas()
+    moved = table.transitions(first_step, end_step).toPandas()
     moved = moved[moved["origin"].isin(cells.ids) & moved["place"].isin(cells.ids)]
     counts[np.searchsorted(cells.ids, moved["origin"]), np.searchsorted(cells.ids, moved["place"])] = moved["count"]
     return graph.build_graph(cells.position, graph.square_neighbours(cells.ids, table.spec.columns), counts)

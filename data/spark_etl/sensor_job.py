@@ -29,6 +29,8 @@ def sensor_parts(
     (folder / "sensors.parquet").unlink(missing_ok=True)
     if first is None:
         raise DataError(f"No row of {source.matrix} has a time that can be read; name its column with --time-column.")
+    if not used:
+        raise DataError(f"{source.matrix} holds no readings, only gaps; check the file and --missing-value.")
     num_steps = last - first + 1
     folds = split_recording(num_steps, 86_400 // spec.bin_s, spec.window, spec.horizon)
     rows = table.toPandas()

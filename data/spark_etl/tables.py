@@ -1,6 +1,7 @@
 """Raw files to the table of places and steps, counting what every cleaning step drops on the way."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -42,7 +43,7 @@ class Table(NamedTuple):
     funnel: Funnel
     spec: CitySpec  # with the box filled in
     zones: Zones | None
-    transitions: Callable[[int], DataFrame] | None  # counts between places before a step; None without tracks
+    transitions: Callable[[int, int], DataFrame] | None  # counts from a step until before another; None without tracks
 
 
 def read_rows(spark: SparkSession, spec: CitySpec, inputs: RawInputs, columns: sources.GpsColumns) -> DataFrame:
@@ -88,7 +89,7 @@ def track_table(spark: SparkSession, spec: CitySpec, inputs: RawInputs, columns:
     presence = transforms.to_presence(points, square, spec.box, spec.max_gap_s, spec.max_speed_mps, spec.bin_s)
     presence = presence.persist(StorageLevel.DISK_ONLY)
     frame = transforms.to_table(presence).persist(StorageLevel.DISK_ONLY)
-    return Table(frame, funnel, spec, None, lambda end_step: transforms.to_transitions(presence, end_step))
+    return Table(frame, funnel, spec, None, functools.partial(transforms.to_transitions, presence))
 
 
 def trip_table(spark: SparkSession, spec: CitySpec, inputs: RawInputs) -> Table:

@@ -111,10 +111,11 @@ def to_table(presence: DataFrame) -> DataFrame:
     )
 
 
-def to_transitions(presence: DataFrame, end_step: int) -> DataFrame:
-    """How often a movement that ended before `end_step` led from one place to another."""
-    is_crossing = (F.col("origin") >= 0) & (F.col("origin") != F.col("place")) & (F.col("step") < end_step)
-    return presence.filter(is_crossing).groupBy("origin", "place").agg(F.count(F.lit(1)).alias("count"))
+def to_transitions(presence: DataFrame, first_step: int, end_step: int) -> DataFrame:
+    """How often a movement that ended in [first_step, end_step) led from one place to another."""
+    is_crossing = (F.col("origin") >= 0) & (F.col("origin") != F.col("place"))
+    is_in_time = (F.col("step") >= first_step) & (F.col("step") < end_step)
+    return presence.filter(is_crossing & is_in_time).groupBy("origin", "place").agg(F.count(F.lit(1)).alias("count"))
 
 
 def _by_time() -> WindowSpec:

@@ -6,6 +6,7 @@ point-in-polygon becomes an equality on the row and a comparison on the longitud
 
 import gzip
 import json
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ from data.errors import DataError
 from data.spark_etl.schema import Box
 
 LINES_PER_DEGREE = 10_000
+# What gzip, json and shapely raise on a file that holds no zones.
+_UNREADABLE = (OSError, EOFError, zlib.error, KeyError, TypeError, ValueError, shapely.errors.ShapelyError)
 
 
 class Zones(NamedTuple):
@@ -35,9 +38,11 @@ def read_zones(path: Path) -> Zones:
         opener = gzip.open if path.suffix == ".gz" else open
         with opener(path, "rt", encoding="utf-8") as stream:
             features = json.load(stream)["features"]
+        if not features:
+            raise ValueError("it has no features")
         polygons = [shapely.make_valid(shape(feature["geometry"])) for feature in features]
         ids = _zone_ids([{key.lower(): value for key, value in f["properties"].items()} for f in features])
-    except (OSError, EOFError, KeyError, TypeError, ValueError, shapely.errors.ShapelyError) as error:
+    except _UNREADABLE as error:
         raise DataError(
             f"{path} is not a readable GeoJSON of zones with a location_id ({error}); download the TLC zones again."
         ) from None

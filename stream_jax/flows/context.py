@@ -29,7 +29,7 @@ class ContextConfig:
     layers: int = 1  # of the causal transformer
     embedding: int = 8  # numbers learned per cell
     clip: float = 3.0  # residuals enter a context within +-clip
-    contemporaneous: bool = False  # the paper's choice: neighbours' residuals of the same step, which anomalies contaminate
+    contemporaneous: bool = False  # also neighbours' residuals of the same step, as in the paper: contaminates them
 
     def __post_init__(self) -> None:
         if min(self.lags, self.heads, self.layers, self.embedding) < 1 or self.clip <= 0.0:
@@ -131,7 +131,9 @@ class _CrossAttention(nn.Module):
         mask = neighbours.mask[..., None]
         weights = mask * nn.softmax(jnp.where(mask, logits, MASKED_LOGIT), axis=1)
         attended = jnp.einsum("nkh,nkhd->nhd", weights, values).reshape(-1, width)
-        hidden = nn.gelu(nn.Dense(width, name="own")(query) + nn.Dense(width, name="heard")(attended))
+        # Starts deaf: what neighbours say enters only as far as the likelihood asks for it, not as noise to unlearn.
+        heard = nn.Dense(width, kernel_init=nn.initializers.zeros, name="heard")(attended)
+        hidden = nn.gelu(nn.Dense(width, name="own")(query) + heard)
         return nn.Dense(width, name="out")(hidden)
 
 
@@ -161,5 +163,7 @@ class _CausalTransformer(nn.Module):
 
 
 def _tokens(residual: Array, observed: Array, clip: float) -> Array:
-    """Clipped residuals [..., D] with a last number that is 1 where they were observed."""
-    return jnp.concatenate([jnp.clip(residual, -clip, clip), observed[..., None].astype(residual.dtype)], axis=-1)
+    """Clipped residuals [..., D], 0 where not observed, with a last number that is 1 where they were."""
+    seen = observed[..., None]
+    clipped = jnp.where(seen, jnp.clip(residual, -clip, clip), 0.0)
+    return jnp.concatenate([clipped, seen.astype(residual.dtype)], axis=-1)

@@ -1,8 +1,8 @@
 """Normalised residual vectors: at every step, the errors of all forecasts that were made for that step.
 
 Section 4.2, Eq. (normalized_residual). The paper's residual is one number, which a coupling flow cannot act on; the H
-forecasts issued 1 .. H steps before a step give a vector, complete as soon as the step is over. Each error is divided by
-its own calibrated sigma. The calibration is one fixed factor per cluster and horizon: the adaptive radius moves with
+forecasts issued 1 .. H steps before a step give a vector, complete as soon as the step is over. Each error is divided
+by its own calibrated sigma. The calibration is one fixed factor per cluster and horizon: the adaptive radius moves with
 past errors, and scores of different times could no longer be compared.
 """
 
@@ -100,8 +100,8 @@ def sigma_factor(
         [H, N] or [H, N, G].
     """
     if target.ndim == 4:
-        split = jax.vmap(sigma_factor, (-1, -1, -1, None, None, None), -1)
-        return split(forecast, target, mask, cluster, num_clusters, coverage)
+        one = lambda *labelled: sigma_factor(*labelled, cluster, num_clusters, coverage)  # noqa: E731
+        return jax.vmap(one, -1, -1)(forecast, target, mask)
     level = jnp.full((num_clusters, target.shape[1]), 1.0 - coverage)
     radius = cluster_radius(scores_of(forecast, target, mask).astype(jnp.float32), cluster, level)  # [C, H]
     factor = radius / norm.ppf((1.0 + coverage) / 2.0)

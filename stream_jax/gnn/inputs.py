@@ -101,12 +101,19 @@ def trust_at(prepared: Prepared, origins: Array, cfg: ForecasterConfig) -> Array
     return (days + 1e-3) / (days + 0.1)
 
 
-def inputs_at(levels: LevelWeights, prepared: Prepared, scaler: Scaler, origin: Array, cfg: ForecasterConfig) -> Inputs:
-    """Everything the network may know at one origin; reads no value after it."""
+def inputs_at(
+    levels: LevelWeights, prepared: Prepared, scaler: Scaler, origin: Array, factor: Array, cfg: ForecasterConfig
+) -> Inputs:
+    """Everything the network may know at one origin; reads no value after it.
+
+    Args: factor [N, F] multiplies the window; 1 but for the level shifts imagined in training.
+    """
     past = origin + jnp.arange(1 - cfg.history, 1)
     ahead = origin + jnp.arange(1, cfg.horizon + 1)
-    values, observed, before = prepared.values[past], prepared.observed[past], prepared.expected[past]
+    values, observed, before = prepared.values[past] * factor, prepared.observed[past], prepared.expected[past]
     level = anchor(levels, values, observed, before, prepared.expected[ahead])
+    if cfg.invariant:  # the window then shows what level and profile leave open, and nothing else
+        level = level._replace(history=level.history * jnp.exp(level.cell))
     unit = scaler.unit * noise_scale(level.history, cfg.profile)  # [T, N, F]
     known = observed & (before > 0)
     window = jnp.where(known, (values - level.history) / unit, 0.0)
@@ -133,14 +140,11 @@ def _context(
     log_future = jnp.log(level.future + cfg.profile.floor)  # [H, N, F]
     shape = (log_future - jnp.log(level.history[-1:] + cfg.profile.floor))[..., targets]
     days = prepared.days[ahead[0]][:, targets]
-    shared = jnp.concatenate([level.city[:, targets].ravel(), prepared.clock[origin]])
-    parts = [
-        jnp.moveaxis(shape, 0, 1).reshape(cells, -1),
-        log_future[0],
-        level.cell,
-        days / (1.0 + days),
-        jnp.broadcast_to(shared, (cells, shared.shape[0])),
-    ]
+    city = level.city[:, targets].ravel()
+    parts = [jnp.moveaxis(shape, 0, 1).reshape(cells, -1), jnp.broadcast_to(city, (cells, city.shape[0]))]
+    if not cfg.invariant:
+        clock = jnp.broadcast_to(prepared.clock[origin], (cells, 4))
+        parts += [log_future[0], level.cell, days / (1.0 + days), clock]
     return jnp.concatenate(parts, -1)
 
 

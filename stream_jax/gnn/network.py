@@ -37,7 +37,11 @@ class ForecasterConfig:
     auxiliary: float = 0.1  # weight of the likelihood of the hidden sigmas, which otherwise are mere gates
     dropout: float = 0.1  # not given
     sigma_min: float = 0.01  # standardised units
-    embedding: int = 8  # learned numbers per cell; 0 for none
+    embedding: int = 0  # learned numbers per cell; with a week of data they memorise it
+    invariant: bool = True  # hide clock, size and level from the network, which it cannot learn from few days
+    learn_levels: bool = False  # fit the level scalars too; ordinary days teach them to trust the level too little
+    city_shift: float = 0.3  # spread of the log factor by which training windows are scaled as a whole
+    cell_shift: float = 0.3  # and cell by cell, so that the network learns that levels last
     profile: ProfileConfig = ProfileConfig()
 
 

@@ -72,9 +72,16 @@ def fit_with_history(
     shared = (prepared, scaler, neighbour_table(data.graph))
     crossed = jax.jit(prepare_training, static_argnums=2)(data, scaler, cfg)
     examples = Examples(data.train, data.val, (shared, crossed))
-    init_fn = partial(_init, shared=shared, origin=data.train[:1], cfg=cfg)
+    init_fn = partial(init_params, shared=shared, origin=data.train[:1], cfg=cfg)
     result = train(
-        keys, init_fn, partial(_loss, cfg=cfg), partial(_eval, cfg=cfg), examples, train_cfg, progress, checkpoint_dir
+        keys,
+        init_fn,
+        partial(training_loss, cfg=cfg),
+        partial(_eval, cfg=cfg),
+        examples,
+        train_cfg,
+        progress,
+        checkpoint_dir,
     )
     scalers = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (keys.shape[0], *leaf.shape)), scaler)
     params = ForecasterParams(result.params["network"], result.params["levels"], scalers)
@@ -107,25 +114,51 @@ def check_data(data: ForecastData, cfg: ForecasterConfig) -> None:
 
 
 def _apply(
-    trained: Any, shared: tuple[Prepared, Scaler, Neighbours], origins: Array, cfg: ForecasterConfig, key: Array | None
+    trained: Any,
+    shared: tuple[Prepared, Scaler, Neighbours],
+    origins: Array,
+    factor: Array,
+    cfg: ForecasterConfig,
+    key: Array | None,
 ) -> tuple[NetworkOutput, Inputs]:
-    """Runs the network on a batch of origins, nodes first; a key switches dropout on."""
-    prepared, scaler, neighbours = shared
-    inputs = jax.vmap(partial(inputs_at, trained["levels"], prepared, scaler, cfg=cfg))(origins)
-    window, season = (jnp.moveaxis(part, 0, 2) for part in (inputs.window, inputs.season))  # [T, N, B, F]
-    context = jnp.moveaxis(inputs.context, 0, 1)  # [N, B, ·]
+    """Runs the network on a batch of origins and level factors [B, N, F]; a key switches dropout on."""
+    inputs = _batch_inputs(trained["levels"], shared, origins, factor, cfg)
     rngs = None if key is None else {"dropout": key}
-    output = Network(cfg).apply(trained["network"], window, season, context, neighbours, key is not None, rngs=rngs)
-    return output, inputs
+    arguments = (*_node_major(inputs), shared[2], key is not None)
+    return Network(cfg).apply(trained["network"], *arguments, rngs=rngs), inputs
 
 
-def _init(key: Array, shared: tuple[Prepared, Scaler, Neighbours], origin: Array, cfg: ForecasterConfig) -> Any:
-    prepared, scaler, neighbours = shared
-    levels = initial_levels(cfg.horizon, scaler.scale.shape[0])
-    inputs = jax.vmap(partial(inputs_at, levels, prepared, scaler, cfg=cfg))(origin)
-    window, season = (jnp.moveaxis(part, 0, 2) for part in (inputs.window, inputs.season))
-    network = Network(cfg).init(key, window, season, jnp.moveaxis(inputs.context, 0, 1), neighbours, False)
-    return {"network": network, "levels": levels}
+def init_params(
+    key: Array, shared: tuple[Prepared, Scaler, Neighbours], origin: Array, cfg: ForecasterConfig
+) -> dict[str, Any]:
+    """Random network with zero correction, and default levels; origin [1] only gives shapes."""
+    levels = initial_levels(cfg.horizon, shared[1].scale.shape[0])
+    inputs = _batch_inputs(levels, shared, origin, _no_shift(shared[0], origin), cfg)
+    return {"network": Network(cfg).init(key, *_node_major(inputs), shared[2], False), "levels": levels}
+
+
+def _batch_inputs(levels: LevelWeights, shared: tuple, origins: Array, factor: Array, cfg: ForecasterConfig) -> Inputs:
+    if not cfg.learn_levels:
+        levels = jax.lax.stop_gradient(levels)
+    return jax.vmap(partial(inputs_at, levels, shared[0], shared[1], cfg=cfg))(origins, factor)
+
+
+def _node_major(inputs: Inputs) -> tuple[Array, Array, Array]:
+    """Window and season [T, N, B, F], context [N, B, ·]."""
+    return jnp.moveaxis(inputs.window, 0, 2), jnp.moveaxis(inputs.season, 0, 2), jnp.moveaxis(inputs.context, 0, 1)
+
+
+def _no_shift(prepared: Prepared, origins: Array) -> Array:
+    return jnp.ones((origins.shape[0], *prepared.values.shape[1:]))
+
+
+def _imagined_shift(key: Array, prepared: Prepared, origins: Array, cfg: ForecasterConfig) -> Array:
+    """Log-normal factors of the city and of each cell, [B, N, F]; all features of a cell move together."""
+    city_key, cell_key = jax.random.split(key)
+    batch, cells = origins.shape[0], prepared.values.shape[1]
+    city = cfg.city_shift * jax.random.normal(city_key, (batch, 1, 1))
+    cell = cfg.cell_shift * jax.random.normal(cell_key, (batch, cells, 1))
+    return jnp.broadcast_to(jnp.exp(city + cell), (batch, *prepared.values.shape[1:]))
 
 
 def _standard(output: Array, cfg: ForecasterConfig) -> Array:
@@ -134,11 +167,16 @@ def _standard(output: Array, cfg: ForecasterConfig) -> Array:
     return split.transpose(1, 2, 0, 3)
 
 
-def _loss(key: Array, trained: Any, origins: Array, weight: Array, shared: tuple, cfg: ForecasterConfig) -> Array:
+def training_loss(
+    key: Array, trained: Any, origins: Array, weight: Array, shared: tuple, cfg: ForecasterConfig
+) -> Array:
     """Eq. (het_nll) over the observed targets of the weighted windows, plus the hidden sigmas' likelihood."""
     crossed = shared[1]
-    output, inputs = _apply(trained, (crossed, *shared[0][1:]), origins, cfg, key)
+    shift_key, dropout_key = jax.random.split(key)
+    factor = _imagined_shift(shift_key, crossed, origins, cfg)
+    output, inputs = _apply(trained, (crossed, *shared[0][1:]), origins, factor, cfg, dropout_key)
     target, mask = targets_at(crossed, origins, cfg)
+    target = target * factor[:, None][..., jnp.array(cfg.targets)]
     mean, sigma = _standard(output.mean, cfg), _standard(output.sigma, cfg)
     error = jnp.where(mask, (target - inputs.centre) / inputs.spread - mean, 0.0)  # [B, H, N, G]
     entry_weight = mask * weight[:, None, None, None] * trust_at(crossed, origins, cfg)
@@ -162,7 +200,7 @@ def _hidden_loss(hidden_sigma: Array, error: Array, entry_weight: Array) -> Arra
 
 def _eval(trained: Any, origins: Array, shared: tuple, cfg: ForecasterConfig) -> Array:
     """Loss of each window without dropout and regulariser, [B]: likelihood in scaled units, or squared error."""
-    output, inputs = _apply(trained, shared[0], origins, cfg, None)
+    output, inputs = _apply(trained, shared[0], origins, _no_shift(shared[0][0], origins), cfg, None)
     target, mask = targets_at(shared[0][0], origins, cfg)
     mean, sigma = _standard(output.mean, cfg), _standard(output.sigma, cfg)
     error = jnp.where(mask, (target - inputs.centre) / inputs.spread - mean, 0.0)
@@ -180,7 +218,7 @@ def _predict(
     scale = params.scaler.scale[jnp.array(cfg.targets)]
 
     def one(origin: Array) -> Forecast:
-        output, inputs = _apply(trained, shared, origin[None], cfg, None)
+        output, inputs = _apply(trained, shared, origin[None], _no_shift(shared[0], origin[None]), cfg, None)
         mean, sigma = _standard(output.mean, cfg)[0], _standard(output.sigma, cfg)[0]
         # Every feature of the data contract is non-negative.
         mean = jnp.maximum(inputs.centre[0] + inputs.spread[0] * mean, 0.0)

@@ -72,6 +72,22 @@ def test_the_busiest_squares_are_kept_and_ties_go_to_the_smaller_number():
     assert assemble.choose_squares(flow, None).tolist() == [20, 30, 40, 50]  # a square without flow is no cell
 
 
+def span(*parts: tuple[int, int, int]) -> tuple[int, int]:
+    """The span of runs of steps (first, last, points in each), in steps of a day."""
+    step = np.concatenate([np.arange(first, last + 1) for first, last, _ in parts])
+    points = np.concatenate([np.full(last + 1 - first, count) for first, last, count in parts])
+    return assemble.recording_span(step, points, steps_per_day=1)
+
+
+def test_few_points_a_week_away_are_strays_and_nothing_else_is():
+    assert span((100, 199, 50)) == (100, 199)
+    assert span((0, 0, 2), (100, 199, 50), (300, 300, 3)) == (100, 199)  # 5 of 5005 points are 0.1 %
+    assert span((0, 0, 2), (100, 199, 50), (300, 300, 4)) == (100, 300)  # 6 are more: the larger end stays
+    assert span((0, 0, 1), (2, 2, 1), (100, 199, 50)) == (100, 199)
+    assert span((92, 92, 1), (100, 199, 50)) == (100, 199) and span((93, 93, 1), (100, 199, 50)) == (93, 199)
+    assert span((0, 49, 50), (100, 100, 1), (150, 199, 50)) == (0, 199)  # an island in the middle costs nothing
+
+
 def test_a_point_is_found_in_the_square_that_its_number_says():
     spec = CitySpec("test", "gps", "UTC", Box(10.0, 50.0, 10.05, 50.03), square_m=1000.0)
     assert (spec.columns, spec.rows) == (4, 4)  # 3.57 km and 3.34 km

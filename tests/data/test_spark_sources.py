@@ -1,4 +1,4 @@
-"""Every reader on small files written by hand: good rows are read exactly, bad ones are marked and kept as they were."""
+"""Every reader on small files written by hand: good rows are read exactly, bad ones marked and kept as they were."""
 
 import bz2
 import gzip
@@ -92,6 +92,7 @@ def test_porto_reads_quoted_polylines_and_marks_trips_it_cannot_trust(spark, fol
         '"T8","C","","","","1372637300","A","False","[[-8.1,41.1]]"',
         '"T9","C","","","20000002","1372637400","A","","[[-8.1,41.1]]"',
         '"TA","C","","","20000002","1372637500","A","False","[[NaN,41.1]]"',
+        '"TB","C","","","20000002","1372637600","A","False","[[-8.1,41.1]]","more"',
     ]
     header = ",".join(f'"{name}"' for name in PORTO_HEADER.split(","))
     (folder / "train.csv.gz").write_bytes(gzip.compress("\n".join([header, *rows]).encode()))
@@ -99,7 +100,7 @@ def test_porto_reads_quoted_polylines_and_marks_trips_it_cannot_trust(spark, fol
     assert good == [(1372636858, -8.618643, 41.141412), (1372636873, -8.618499, 41.141376), (1372636888, 0.0, 41.2)]
     # T3 has two points, T6 two broken ones, each other trip counts once; the empty T2 has no point at all.
     names = [raw.split(",")[0] for _, raw in problems]
-    assert names == ["T3", "T3", "T4", "T5", "T6", "T6", "T7", "T8", "T9", "TA"]
+    assert names == ["T3", "T3", "T4", "T5", "T6", "T6", "T7", "T8", "T9", "TA", "TB"]
     assert {problem for problem, _ in problems} == {MALFORMED}
 
 
@@ -219,8 +220,7 @@ def test_gps_columns_are_found_by_the_names_that_the_user_gives(spark, folder):
     columns = GpsColumns("cab id", "Stamp", "x pos", "y.pos", "dd/MM/yyyy HH:mm")
     good, problems = split_rows(sources.read_gps(spark, paths_of("gps", folder), columns, "Europe/Lisbon"))
     assert good == [(unix(2014, 7, 1, 9), -8.6, 41.1)]
-    assert [raw for _, raw in problems[1:]] == rows[1:]  # the wrong number of fields, kept as it was read
-    assert len(problems) == 3
+    assert len(problems) == 3 and {raw for _, raw in problems} > set(rows[1:])  # as they were read
 
 
 @pytest.mark.parametrize(

@@ -112,23 +112,23 @@ def test_weights_sum_to_one_and_an_isolated_node_hears_itself():
 
 
 def layer(mode="pairwise", average=False, **options) -> PUGATLayer:
-    return PUGATLayer(128, 4, AttentionConfig(mode=mode, **options), average)
+    return PUGATLayer(WIDTH, 4, AttentionConfig(mode=mode, **options), average)
 
 
 def run_layer(module, params, nodes, sigma, table=None):
-    return module.apply(params, nodes, sigma, neighbour_table(IRREGULAR) if table is None else table)
+    return jax.jit(module.apply)(params, nodes, sigma, neighbour_table(IRREGULAR) if table is None else table)
 
 
-NODES = jax.random.normal(jax.random.key(1), (6, 2, 128))
+WIDTH = 16
+NODES = jax.random.normal(jax.random.key(1), (6, 2, WIDTH))
 NODE_SIGMA = jax.random.uniform(jax.random.key(2), (6, 2), minval=0.2, maxval=2.0)
 
 
 def start(module):
-    return module.init(jax.random.key(3), NODES, NODE_SIGMA, neighbour_table(IRREGULAR))
+    return jax.jit(module.init)(jax.random.key(3), NODES, NODE_SIGMA, neighbour_table(IRREGULAR))
 
 
-@pytest.mark.parametrize("average", [False, True])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "average"), [*((mode, False) for mode in MODES), ("pairwise", True)])
 def test_padded_gather_equals_segment_sums_in_value_and_gradient(mode, average):
     fast = layer(mode, average)
     slow = layer(mode, average, reference=True)
@@ -136,22 +136,29 @@ def test_padded_gather_equals_segment_sums_in_value_and_gradient(mode, average):
 
     def objective(module):
         def call(params, nodes, sigma):
-            new_nodes, new_sigma = run_layer(module, params, nodes, sigma)
+            new_nodes, new_sigma = module.apply(params, nodes, sigma, neighbour_table(IRREGULAR))
             return (new_nodes**3).sum() / 100.0 + (new_sigma**2).sum()
 
         return jax.value_and_grad(call, (0, 1, 2))
 
     compiled = jax.jit(objective(fast))(params, NODES, NODE_SIGMA)
+    # Sums in another order: a few float32 roundings of terms up to about 10.
     chex.assert_trees_all_close(compiled, jax.jit(objective(slow))(params, NODES, NODE_SIGMA), rtol=2e-4, atol=2e-4)
-    if mode == "pairwise":
-        plain = objective(fast)(params, NODES, NODE_SIGMA)
-        chex.assert_trees_all_close(compiled, plain, rtol=2e-4, atol=2e-4)
+
+
+def test_compiled_and_plain_layers_agree():
+    module = layer()
+    params = start(module)
+    plain = module.apply(params, NODES, NODE_SIGMA, neighbour_table(IRREGULAR))
+    chex.assert_trees_all_close(run_layer(module, params, NODES, NODE_SIGMA), plain, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("average", [False, True])
 def test_every_layer_is_as_wide_as_the_hidden_size_and_sigma_is_positive(average):
-    module = layer(average=average)
-    nodes, sigma = run_layer(module, start(module), NODES, NODE_SIGMA)
+    module = PUGATLayer(128, 4, AttentionConfig(), average)
+    nodes = jnp.ones((6, 2, 128))
+    table = neighbour_table(IRREGULAR)
+    (nodes, sigma), _ = jax.jit(module.init_with_output)(jax.random.key(0), nodes, NODE_SIGMA, table)
     chex.assert_shape(nodes, (6, 2, 128))
     chex.assert_shape(sigma, (6, 2))
     assert bool((sigma > 0).all())

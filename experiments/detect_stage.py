@@ -1,0 +1,212 @@
+"""Stage `detect`: residuals -> flow -> p-values -> rejections on calibration and test parts that do not overlap."""
+
+import argparse
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from data import loader
+from data.errors import DataError
+from data.spark_etl import shards
+from experiments import decisions, detect_figures, detection, results
+from experiments.configs import PRESETS, ExperimentConfig
+from stream_jax.conformal import dependence, event_metrics, fdr, fdr_metrics
+
+HEADLINE = 0.05  # the paper's level
+
+
+def detect(args: argparse.Namespace, out: Path, console: Console) -> Path:
+    """Runs the stage on the forecasters of `<out>/forecast`; returns the results file."""
+    dataset = loader.load(out / "data")
+    cfg = PRESETS[args.preset]
+    cfg = dataclasses.replace(cfg, seeds=args.seeds or cfg.seeds)
+    folder, rows_file = out / "detect", out / "results" / dataset.manifest["dataset"] / "detect.jsonl"
+    folder.mkdir(parents=True, exist_ok=True)
+    scenarios = ["clean", "injected", "contaminated"] + (["incidents"] if dataset.manifest["events"] else [])
+    rows, first_seed = [], None
+    for seed in range(cfg.seeds):
+        scored = {name: [] for name in scenarios}
+        for fold in cfg.folds(dataset.num_folds):
+            for name, one in score_fold(dataset, fold, seed, cfg, scenarios, out, console).items():
+                scored[name].append(one)
+        rows += seed_rows(scored, dataset, seed)
+        first_seed = first_seed or scored
+    common = {
+        "dataset": dataset.manifest["dataset"],
+        "data": dataset.manifest["data"],
+        "data_hash": dataset.manifest["content_hash"],
+        "preset": args.preset,
+        "stage": "detect",
+        "method": "crfn_by",
+        "device": jax.devices()[0].device_kind,
+    }
+    results.write_rows(rows_file, (common | row for row in rows))
+    warn_of_size(first_seed["clean"], dataset, console)
+    detect_figures.draw_all(folder, dataset, first_seed, rows)
+    print_table(rows, dataset, console)
+    console.print(f"rows: {rows_file}   figures: {folder}")
+    return rows_file
+
+
+def score_fold(
+    dataset: loader.TrafficDataset,
+    fold: int,
+    seed: int,
+    cfg: ExperimentConfig,
+    scenarios: list[str],
+    out: Path,
+    console: Console,
+) -> dict[str, detection.Scored]:
+    """Scores of all scenarios, read back where they were already computed for the same forecaster and config."""
+    try:
+        upstream = detection.load_upstream(out / "forecast", dataset, fold)
+    except ValueError as error:
+        raise DataError(str(error)) from None
+    if seed >= upstream.params.scaler.scale.shape[0]:
+        raise DataError(f"The forecast stage trained fewer than {seed + 1} seeds; run it with --seeds {seed + 1}.")
+    used = json.dumps([dataclasses.asdict(cfg.flow), dataclasses.asdict(cfg.flow_training), _mark(upstream.params)])
+    key = hashlib.sha256(used.encode()).hexdigest()[:10]
+    saved = {name: out / "detect" / f"fold{fold}-seed{seed}-{name}-{key}.npz" for name in scenarios}
+    if not all(path.exists() for path in saved.values()):
+        console.print(f"  flow, fold {fold + 1} of {dataset.num_folds}, seed {seed} ...")
+        trained = detection.train_flow(dataset, fold, upstream, seed, cfg, console.is_terminal)
+        for name, path in saved.items():
+            scored = detection.score(dataset, fold, trained, name, seed, cfg)
+            draft = path.with_suffix(".tmp")
+            shards.write_arrays(draft, **{field: np.asarray(value) for field, value in scored._asdict().items()})
+            draft.replace(path)
+    return {name: detection.Scored(**shards.read_arrays(path)) for name, path in saved.items()}
+
+
+def seed_rows(scored: dict[str, list[detection.Scored]], dataset: loader.TrafficDataset, seed: int) -> list[dict]:
+    """Everything that is reported of one seed."""
+    rows = []
+    for scenario in scored.keys() - {"clean"}:
+        rows += decisions.quality_rows(scenario, scored[scenario], seed)
+        rows += kind_rows(scenario, scored[scenario], dataset, seed)
+    rows += null_rows(scored["clean"], dataset, seed)
+    if "incidents" in scored:
+        rows += event_rows(scored["incidents"], dataset, seed)
+    return sorted(rows, key=lambda row: (row["scenario"], row["arm"], row.get("level") or 0, row["metric"]))
+
+
+def null_rows(folds: list[detection.Scored], dataset: loader.TrafficDataset, seed: int) -> list[dict]:
+    """Dependence of the calibration scores and uniformity of p-values on the clean test part."""
+    events = dataset.events()
+    is_null = [~np.isnan(one.test) for one in folds]
+    if events is not None:
+        is_null = [mask & (events["label"][one.time] == 0) for mask, one in zip(is_null, folds, strict=True)]
+    p = np.concatenate([decisions.evidence(one, "full") for one in folds])
+    calibration = np.concatenate([one.calibration for one in folds])
+    report = dependence.dependence_report(
+        jax.random.key(seed),
+        jnp.asarray(np.nan_to_num(calibration)),
+        jnp.asarray(p),
+        jnp.asarray(dataset.graph.senders),
+        jnp.asarray(dataset.graph.receivers),
+        observed=jnp.asarray(~np.isnan(calibration)),
+        is_null=jnp.asarray(np.concatenate(is_null)),
+    )
+    common = {"seed": seed, "scenario": "clean", "arm": "full"}
+    rows = [
+        common | {"metric": name, "value": getattr(report, name)}
+        for name in ("num_steps", "num_scores", "morans_i", "lag1_autocorrelation", "within_step_correlation")
+    ]
+    null = report.null_uniformity
+    rows += [common | {"metric": f"null_{name}", "value": getattr(null, name)} for name in ("kolmogorov", "excess")]
+    for t, rate, lower, upper, binomial in zip(
+        null.threshold, null.rate, null.lower, null.upper, null.binomial_p, strict=True
+    ):
+        row = {"value": float(rate), "lower": float(lower), "upper": float(upper), "binomial_p": float(binomial)}
+        rows.append(common | {"metric": "null_rate", "level": float(t)} | row)
+    return rows
+
+
+def kind_rows(scenario: str, folds: list[detection.Scored], dataset: loader.TrafficDataset, seed: int) -> list[dict]:
+    """Recall of each kind of anomaly by BY and BH at the headline level."""
+    names = dataset.manifest["events"]["kinds"] if scenario == "incidents" else ["level_shift", "drop"]
+    kind = jnp.asarray(np.concatenate([one.kind for one in folds]))
+    rows = []
+    for procedure in ("by", "bh"):
+        found = fdr_metrics.recall_by_kind(jnp.asarray(headline(folds, procedure)), kind, len(names))
+        common = {"seed": seed, "scenario": scenario, "arm": f"full+{procedure}", "level": HEADLINE}
+        rows += [common | {"metric": f"recall/{n}", "value": float(v)} for n, v in zip(names, found, strict=True)]
+    return rows
+
+
+def event_rows(folds: list[detection.Scored], dataset: loader.TrafficDataset, seed: int) -> list[dict]:
+    """Alignment with the incident log: events hit within an hour and two hops, time to detection, apparent FDP."""
+    log = dataset.events()
+    rows = []
+    for procedure in ("by", "bh"):
+        hits, delays, alarms, false_alarms = [], [], 0, 0.0
+        for one in folds:
+            is_here = (log["start"] >= one.time[0]) & (log["start"] <= one.time[-1])
+            events = event_metrics.EventLog(log["cell"][is_here], log["start"][is_here] - one.time[0])
+            found = event_metrics.align_events(
+                headline([one], procedure), events, dataset.graph.senders, dataset.graph.receivers
+            )
+            hits.append(found.is_hit)
+            delays.append(found.delay_steps)
+            alarms += found.num_alarms
+            false_alarms += found.apparent_fdp * found.num_alarms
+        hit, delay = np.concatenate(hits), np.concatenate(delays)
+        measured = {
+            "events": len(hit),
+            "event_recall": float(hit.mean()) if len(hit) else float("nan"),
+            "alarms": alarms,
+            "apparent_fdp": false_alarms / max(alarms, 1),
+            "median_delay_steps": float(np.nanmedian(delay)) if hit.any() else float("nan"),
+        }
+        common = {"seed": seed, "scenario": "incidents", "arm": f"full+{procedure}", "level": HEADLINE}
+        rows += [common | {"metric": name, "value": value} for name, value in measured.items()]
+    return rows
+
+
+def headline(folds: list[detection.Scored], procedure: str) -> np.ndarray:
+    """Decisions at the paper's level with the default p-values. [T, N] bool"""
+    p = np.concatenate([decisions.evidence(one, "full") for one in folds])
+    tested = np.concatenate([~np.isnan(one.test) for one in folds])
+    return decisions.reject(p, tested, procedure, HEADLINE)
+
+
+def warn_of_size(folds: list[detection.Scored], dataset: loader.TrafficDataset, console: Console) -> None:
+    """Says how many calibration scores BY's first threshold needs and how many there are."""
+    needed = fdr.required_calibration_size(dataset.manifest["cells"], HEADLINE, "by")
+    have = min(int((~np.isnan(one.calibration)).sum()) for one in folds)
+    if have < needed:
+        console.print(
+            f"[yellow]warning:[/] BY at level {HEADLINE} over {dataset.manifest['cells']} cells needs {needed:,} "
+            f"calibration scores to reject a single cell; the smallest fold has {have:,}. "
+            "Several cells at once can still be rejected; e-BH and BH need fewer."
+        )
+
+
+def print_table(rows: list[dict], dataset: loader.TrafficDataset, console: Console) -> None:
+    """Mean over seeds at the headline level."""
+    for scenario in sorted({row["scenario"] for row in rows} - {"clean"}):
+        kind = f"{dataset.manifest['dataset']} ({dataset.manifest['data']})"
+        table = Table(title=f"{kind}: {scenario}, target FDR {HEADLINE:.0%}")
+        names = ("fdr_step", "fdr_pooled", "recall", "f1")
+        for column in ("p-values + procedure", *names):
+            table.add_column(column, justify="left" if "+" in column else "right")
+        for arm in decisions.ARMS:
+            cells = []
+            for name in names:
+                wanted = {"scenario": scenario, "arm": arm, "level": HEADLINE, "metric": name}
+                values = [row["value"] for row in rows if wanted.items() <= row.items()]
+                cells.append(f"{np.mean(values):.3f}")
+            table.add_row(arm, *cells)
+        console.print(table)
+
+
+def _mark(params: object) -> str:
+    leaves = jax.tree.leaves(params)
+    return hashlib.sha256(b"".join(np.ascontiguousarray(leaf).tobytes() for leaf in leaves)).hexdigest()

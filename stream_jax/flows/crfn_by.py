@@ -1,0 +1,295 @@
+"""CRFN-BY: scores every cell's residuals by a conditional flow and rejects at a controlled false-discovery rate.
+
+Section 4.2. The flow learns from validation residuals, the p-values rank against calibration residuals: a flow that has
+seen the scores it is ranked against makes them too small, and every test too significant.
+"""
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.scipy.special import gammainc, gammaincc, gammaln
+
+from stream_jax.conformal import e_values, fdr, p_values
+from stream_jax.fit import Examples, FitResult, TrainConfig, train
+from stream_jax.flows.context import ContextConfig, ContextEncoder, FlowData, FlowStep, step_at
+from stream_jax.flows.real_nvp import ConditionalFlow, standard_normal_log_density
+from stream_jax.types import Detection
+
+PValue = Literal["full", "label_trim", "exp_tail", "calibration_conditional", "paper_trim"]
+STEP_BATCH = 16  # steps scored at once
+SMALLEST_SD = 1e-6
+SMALLEST_TAIL = 1e-30  # float32 tail probabilities below this are taken from their asymptotic series
+
+
+@dataclasses.dataclass(frozen=True)
+class FlowConfig:
+    """Flow, score, p-value and multiplicity; paper values where the paper gives one."""
+
+    num_layers: int = 6  # coupling layers
+    hidden: int = 64  # conditioner width; not given in the paper
+    context: ContextConfig = ContextConfig()
+    # The paper scores by "nll", which adds the context's log-volume to the energy: pooled over contexts it finds wide
+    # contexts anomalous and narrow ones normal. The length of the base vector has one law in every context.
+    score: Literal["radius", "nll"] = "radius"
+    two_sided: bool = False  # radius only: residuals that are too small, as of a stuck sensor, count as well
+    level: float = 0.05
+    procedure: fdr.Procedure = "by"
+    p_value: PValue = "full"  # "exp_tail" trusts a model of the tail; "paper_trim" is invalid and warns
+    trim_fraction: float = 0.02  # of "paper_trim"
+    label_budget: float = 0.08  # of "label_trim"
+    failure: float = 0.1  # of "calibration_conditional"
+    held_out: float = 0.25  # last share of the fitting steps, kept for early stopping
+
+    def __post_init__(self) -> None:
+        if min(self.num_layers, self.hidden) < 1 or not (0.0 < self.level < 1.0 and 0.0 < self.held_out < 1.0):
+            raise ValueError("num_layers and hidden must be at least 1, level and held_out inside (0, 1)")
+        if self.two_sided and self.score != "radius":
+            raise ValueError("a two-sided score needs the radius, whose law is known")
+
+
+class FlowParams(NamedTuple):
+    """What scoring needs; every leaf has a leading seed axis after a fit with several keys."""
+
+    network: Any
+    score_mean: Array  # [] of the held-out steps, to standardise scores for e-values
+    score_sd: Array  # []
+
+
+class Calibration(NamedTuple):
+    """Scores of normal cells that new scores are ranked against."""
+
+    scores: Array  # [n] ascending
+    mean: Array  # [] for e-values, not from these scores
+    sd: Array  # []
+    count: Array  # [] int32, n
+
+
+DEFAULT = FlowConfig()
+DEFAULT_TRAINING = TrainConfig(learning_rate=1e-3, batch=16, epochs=50, patience=8)  # a batch is 16 steps of all cells
+
+
+def fit(
+    key: Array,
+    data: FlowData,
+    cfg: FlowConfig = DEFAULT,
+    train_cfg: TrainConfig = DEFAULT_TRAINING,
+    progress: bool = False,
+    checkpoint_dir: Path | str | None = None,
+) -> FlowParams:
+    """Maximum likelihood on residuals of the validation part, one flow per key when `key` has shape [S]."""
+    params, _ = fit_with_history(key, data, cfg, train_cfg, progress, checkpoint_dir)
+    return params
+
+
+def fit_with_history(
+    key: Array,
+    data: FlowData,
+    cfg: FlowConfig = DEFAULT,
+    train_cfg: TrainConfig = DEFAULT_TRAINING,
+    progress: bool = False,
+    checkpoint_dir: Path | str | None = None,
+) -> tuple[FlowParams, FitResult]:
+    """The same as `fit`, with the loss curves; losses are in nats per cell."""
+    num_train = _num_train(data, cfg)
+    steps = jnp.arange(data.z.shape[0])
+    examples = Examples(steps[:num_train], steps[num_train:], data)
+    init_fn = lambda key: _Network(cfg).init(key, step_at(data, 0, cfg.context.lags))  # noqa: E731
+    result = train(
+        jnp.atleast_1d(key),
+        init_fn,
+        partial(_loss, cfg=cfg),
+        partial(_step_losses, cfg=cfg),
+        examples,
+        train_cfg,
+        progress,
+        checkpoint_dir,
+    )
+    moments = jax.vmap(partial(_moments, cfg=cfg), (0, None, None))
+    params = FlowParams(result.params, *jax.jit(moments)(result.params, data, examples.val))
+    return (params if key.ndim else jax.tree.map(lambda leaf: leaf[0], params)), result
+
+
+def scores(params: FlowParams, data: FlowData, cfg: FlowConfig) -> Array:
+    """Anomaly score of every cell and step, [T, N]; NaN where not observed."""
+    _check_shapes(data)
+    return _scores_at(params.network, data, jnp.arange(data.z.shape[0]), cfg)
+
+
+def log_density(params: FlowParams, data: FlowData, cfg: FlowConfig) -> Array:
+    """log p(z | context) of every cell and step in nats, [T, N]; NaN where not observed."""
+    _check_shapes(data)
+    through_flow = partial(_base, params.network, cfg=cfg)
+    base, log_det = _over_steps(through_flow, data, jnp.arange(data.z.shape[0]), cfg)
+    return jnp.where(data.observed, standard_normal_log_density(base) + log_det, jnp.nan)
+
+
+def calibrate(
+    params: FlowParams,
+    data: FlowData,
+    cfg: FlowConfig = DEFAULT,
+    *,
+    screen: Array | None = None,
+    is_outlier: Array | None = None,
+) -> Calibration:
+    """Scores the calibration part; warns when they are too few to reject a single cell. Runs on the host, per seed.
+
+    Args:
+        data: steps that the fit has not seen.
+        screen: [T, N] bool, False leaves a cell out for reasons that do not look at its score (incident log, sensor
+            health); it still serves as context.
+        is_outlier: [T, N] bool labels for p_value = "label_trim", read only for the largest scores.
+    """
+    kept = data.observed if screen is None else data.observed & screen
+    values = np.asarray(jax.jit(scores, static_argnums=2)(params, data, _scoring(cfg)))[np.asarray(kept)]  # [n]
+    values = np.where(np.isnan(values), np.inf, values)
+    if cfg.p_value == "label_trim":
+        if is_outlier is None:
+            raise ValueError("label_trim needs is_outlier: labels of the largest calibration scores")
+        labels = jnp.asarray(np.asarray(is_outlier)[np.asarray(kept)])
+        values = values[np.asarray(p_values.label_trim_mask(jnp.asarray(values), labels, cfg.label_budget))]
+    if values.size == 0:
+        raise ValueError("no calibration cell was observed")
+    fdr.check_calibration_size(values.size, data.z.shape[1], cfg.level, cfg.procedure)
+    return Calibration(jnp.sort(values), params.score_mean, params.score_sd, jnp.asarray(values.size, jnp.int32))
+
+
+def detect(params: FlowParams, calibration: Calibration, data: FlowData | FlowStep, cfg: FlowConfig) -> Detection:
+    """Scores, p-values and rejections of one step, [N] each, or of every step of a recording on its own, [T, N]."""
+    chex.assert_rank(calibration.scores, 1)
+    if isinstance(data, FlowStep):
+        return decide(_step_scores(params.network, data, cfg), data.observed, calibration, cfg)
+    choose = jax.vmap(partial(decide, calibration=calibration, cfg=cfg))
+    return choose(scores(params, data, cfg), data.observed)
+
+
+def decide(score: Array, tested: Array, calibration: Calibration, cfg: FlowConfig) -> Detection:
+    """P-values and rejections of one step from its scores [N], so that procedures can be compared on the same scores."""
+    chex.assert_equal_shape([score, tested])
+    p_value = _p_values(score, calibration.scores, cfg)
+    if cfg.procedure == "e_bh":
+        evidence = e_values.soft_rank_e_values(calibration.scores, score, mean=calibration.mean, sd=calibration.sd)
+        rejected = fdr.e_bh_reject(evidence, cfg.level, tested=tested)
+    else:
+        rejected = fdr.step_up(p_value, cfg.level, procedure=cfg.procedure, tested=tested).rejected
+    return Detection(jnp.where(tested, score, 0.0), jnp.where(tested, p_value, 1.0), rejected)
+
+
+def two_sided_radius(base: Array) -> Array:
+    """-log(2 min(F, 1 - F)) with F the chi distribution of the radius of [..., D]: large if too long or too short.
+
+    Orders cells as |F - 1/2| does, but does not run out of digits where F rounds to 1.
+    """
+    shape, energy = base.shape[-1] / 2.0, 0.5 * jnp.square(base).sum(-1)
+    upper = gammaincc(shape, energy)
+    # 1 - F = x^(a-1) e^(-x) (1 + (a-1)/x + (a-1)(a-2)/x^2 + ...) / Gamma(a)
+    large = jnp.maximum(energy, 1.0)
+    series = jnp.maximum(1.0 + (shape - 1.0) / large * (1.0 + (shape - 2.0) / large), SMALLEST_TAIL)
+    log_far = (shape - 1.0) * jnp.log(large) - energy - gammaln(shape) + jnp.log(series)
+    log_upper = jnp.where(upper > SMALLEST_TAIL, jnp.log(jnp.maximum(upper, SMALLEST_TAIL)), log_far)
+    log_lower = jnp.log(jnp.maximum(gammainc(shape, energy), SMALLEST_TAIL))
+    return -jnp.log(2.0) - jnp.minimum(log_upper, log_lower)
+
+
+class _Network(nn.Module):
+    """Context, then flow."""
+
+    cfg: FlowConfig
+
+    @nn.compact
+    def __call__(self, step: FlowStep) -> tuple[Array, Array]:
+        """Returns: base vectors [N, D] and log-determinants [N]."""
+        context = ContextEncoder(self.cfg.context, name="context")(step)
+        flow = ConditionalFlow(step.z.shape[-1], self.cfg.num_layers, self.cfg.hidden, name="flow")
+        return flow(step.z, context)
+
+
+def _base(network: Any, step: FlowStep, cfg: FlowConfig) -> tuple[Array, Array]:
+    return _Network(cfg).apply(network, step)
+
+
+def _loss(_: Array, network: Any, rows: Array, weight: Array, data: FlowData, cfg: FlowConfig) -> Array:
+    """Negative log-likelihood per observed cell of the weighted steps."""
+    total, count = _likelihood_sums(network, rows, data, cfg)
+    return (weight * total).sum() / jnp.maximum((weight * count).sum(), 1.0)
+
+
+def _step_losses(network: Any, rows: Array, data: FlowData, cfg: FlowConfig) -> Array:
+    total, count = _likelihood_sums(network, rows, data, cfg)
+    return total / jnp.maximum(count, 1)  # [B]
+
+
+def _likelihood_sums(network: Any, rows: Array, data: FlowData, cfg: FlowConfig) -> tuple[Array, Array]:
+    """Negative log-likelihood summed over the observed cells of each step, and their number: [B] each."""
+    base, log_det = jax.vmap(lambda row: _base(network, step_at(data, row, cfg.context.lags), cfg))(rows)
+    nll = -standard_normal_log_density(base) - log_det  # [B, N]
+    observed = data.observed[rows]
+    return jnp.where(observed, nll, 0.0).sum(1), observed.sum(1)
+
+
+def _over_steps(function: Any, data: FlowData, rows: Array, cfg: FlowConfig) -> Any:
+    """function(FlowStep) for each row, a few at a time so that memory does not grow with the recording."""
+    return jax.lax.map(lambda row: function(step_at(data, row, cfg.context.lags)), rows, batch_size=STEP_BATCH)
+
+
+def _scores_at(network: Any, data: FlowData, rows: Array, cfg: FlowConfig) -> Array:
+    return _over_steps(lambda step: _step_scores(network, step, cfg), data, rows, cfg)
+
+
+def _step_scores(network: Any, step: FlowStep, cfg: FlowConfig) -> Array:
+    """[N], NaN where not observed."""
+    base, log_det = _base(network, step, cfg)
+    if cfg.score == "nll":
+        score = -standard_normal_log_density(base) - log_det
+    else:
+        score = two_sided_radius(base) if cfg.two_sided else jnp.linalg.norm(base, axis=-1)
+    return jnp.where(step.observed, score, jnp.nan)
+
+
+def _moments(network: Any, data: FlowData, rows: Array, cfg: FlowConfig) -> tuple[Array, Array]:
+    """Mean and standard deviation of the observed scores of some steps."""
+    values = _scores_at(network, data, rows, cfg)
+    return jnp.nanmean(values), jnp.maximum(jnp.nanstd(values), SMALLEST_SD)
+
+
+def _p_values(score: Array, calibration: Array, cfg: FlowConfig) -> Array:
+    if cfg.p_value == "exp_tail":
+        return p_values.exponential_tail_p_values(calibration, score)
+    if cfg.p_value == "calibration_conditional":
+        return p_values.calibration_conditional_p_values(calibration, score, failure=cfg.failure)
+    if cfg.p_value == "paper_trim":
+        return p_values.paper_trimmed_p_values(calibration, score, trim_fraction=cfg.trim_fraction)
+    return p_values.conformal_p_values(calibration, score, assume_sorted=True)
+
+
+def _scoring(cfg: FlowConfig) -> FlowConfig:
+    """The part of the configuration that scores depend on, so that one compiled function serves all procedures."""
+    kept = {name: getattr(cfg, name) for name in ("num_layers", "hidden", "context", "score", "two_sided")}
+    return FlowConfig(**kept)
+
+
+def _check_shapes(data: FlowData) -> None:
+    chex.assert_rank(data.z, 3)
+    num_steps, num_nodes, _ = data.z.shape
+    chex.assert_shape(data.observed, (num_steps, num_nodes))
+    chex.assert_shape(data.clock, (num_steps, 4))
+    chex.assert_equal(data.neighbours.index.shape[0], num_nodes)
+
+
+def _num_train(data: FlowData, cfg: FlowConfig) -> int:
+    """Steps to learn from; raises ValueError when a part is empty or was never observed."""
+    _check_shapes(data)
+    num_steps = data.z.shape[0]
+    num_train = num_steps - round(cfg.held_out * num_steps)
+    parts = {"fitting": data.observed[:num_train], "early stopping": data.observed[num_train:]}
+    for name, observed in parts.items():
+        if not bool(observed.any()):
+            raise ValueError(f"no observed cell is left for {name} in {num_steps} steps")
+    return num_train
