@@ -124,7 +124,8 @@ def load(folder: Path, verify: bool = False) -> TrafficDataset:
     maps = tuple(shards.map_arrays(folder / entry["file"]) for entry in manifest["shards"])
     for entry, arrays in zip(manifest["shards"], maps, strict=True):
         shape = (entry["steps"], manifest["cells"], len(manifest["features"]))
-        if arrays.keys() != set(shards.Shard._fields) or arrays["values"].shape != shape:
+        expected = {"time": shape[:1], "values": shape, "observed": shape}
+        if {name: array.shape for name, array in arrays.items()} != expected:
             raise DataError(
                 f"{folder / entry['file']} does not match the manifest; delete its folder and run etl again."
             )

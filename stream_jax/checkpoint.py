@@ -11,7 +11,7 @@ import orbax.checkpoint as ocp
 
 from stream_jax.gnn.attention import AttentionConfig
 from stream_jax.gnn.inputs import Scaler
-from stream_jax.gnn.profile import LevelWeights, ProfileConfig
+from stream_jax.gnn.profile import ProfileConfig
 from stream_jax.gnn.pu_gat_plus import ForecasterConfig, ForecasterParams
 from stream_jax.types import ConformalState, Forecast, Interval
 
@@ -64,7 +64,7 @@ def load_forecaster(folder: Path, data_hash: str | None = None) -> ForecasterChe
             "run the forecast stage on this dataset."
         )
     found = arrays["params"]
-    params = ForecasterParams(found["network"], LevelWeights(**found["levels"]), Scaler(**found["scaler"]))
+    params = ForecasterParams(found["network"], Scaler(**found["scaler"]))
     state = arrays["conformal"] | {name: np.zeros(shape, np.float32) for name, shape in meta["empty"].items()}
     state["pending_forecast"] = Forecast(**state["pending_forecast"])
     state["pending_interval"] = Interval(**state["pending_interval"])
@@ -82,6 +82,11 @@ def _plain(tree: Any) -> Any:
 
 def _config(fields: dict) -> ForecasterConfig:
     nested = {"attention": AttentionConfig, "profile": ProfileConfig}
-    values = {name: nested[name](**value) if name in nested else value for name, value in fields.items()}
-    values["targets"] = tuple(values["targets"])
-    return ForecasterConfig(**values)
+    values = {name: nested[name](**_tuples(value)) if name in nested else value for name, value in fields.items()}
+    return ForecasterConfig(**_tuples(values))
+
+
+def _tuples(fields: dict) -> dict:
+    """JSON knows lists only; a config must be hashable."""
+    to_tuple = lambda value: tuple(map(to_tuple, value)) if isinstance(value, list) else value  # noqa: E731
+    return {name: to_tuple(value) for name, value in fields.items()}

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rich.console import Console
 
 from data import loader
 from experiments import forecast_stage, forecasting, options, results
@@ -22,7 +23,7 @@ def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("run")
     write_small_city(out / "data")
     args = options.parser().parse_args(["--preset", "smoke", "--methods", *METHODS])
-    quiet = pytest.importorskip("rich.console").Console(quiet=True)
+    quiet = Console(quiet=True)
     rows_file = forecast_stage.forecast(args, out, quiet)
     return out, args, quiet, rows_file
 

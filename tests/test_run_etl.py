@@ -4,6 +4,7 @@ import bz2
 import gzip
 import shutil
 import tarfile
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -44,7 +45,10 @@ def command(spark: SparkSession, tmp_path, monkeypatch, capsys):
 
     def call(*argv: str | Path) -> tuple[int, str]:
         capsys.readouterr()
-        code = run.main(["--stage", "etl", "--out", str(tmp_path / "out"), *map(str, argv)])
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            code = run.main(["--stage", "etl", "--out", str(tmp_path / "out"), *map(str, argv)])
+        assert not any("org.apache" in str(warning.message) for warning in warned)
         captured = capsys.readouterr()
         assert not captured.err
         return code, captured.out

@@ -68,15 +68,15 @@ def _vehicle_parts(spark: SparkSession, cfg: JobConfig, inputs: RawInputs, folde
     """Shards, graph and labels of tracks or trips."""
     with spark_progress(spark, "reading and cleaning", console):
         table = tables.build_table(spark, cfg.spec, inputs, cfg.gps_columns)
-        live = table.frame.groupBy("step").agg(F.sum("points").alias("points")).toPandas().sort_values("step")
+        live = table.frame.groupBy("step").agg(F.sum("points")).orderBy("step").collect()
     rows = tables.read_rows(spark, cfg.spec, inputs, cfg.gps_columns)
-    if live.empty:
+    if not live:
         raise DataError(tables.why_nothing_is_left(rows, cfg.spec, inputs))
     rows_in, dropped = table.funnel.counts()
     spec = table.spec
-    first, last = assemble.recording_span(live["step"].to_numpy(), live["points"].to_numpy(), 86_400 // spec.bin_s)
+    first, last = assemble.recording_span(*np.array(live).T, 86_400 // spec.bin_s)
     num_steps = last - first + 1
-    dropped["stray_time"] = int(live.loc[~live["step"].between(first, last), "points"].sum())
+    dropped["stray_time"] = sum(points for step, points in live if not first <= step <= last)
     table = table._replace(frame=table.frame.filter(F.col("step").between(first, last)))
     _check_span(first * spec.bin_s, last * spec.bin_s, inputs)
     folds = split_recording(num_steps, 86_400 // spec.bin_s, spec.window, spec.horizon)

@@ -73,7 +73,9 @@ class Calibration(NamedTuple):
 
 
 DEFAULT = FlowConfig()
-DEFAULT_TRAINING = TrainConfig(learning_rate=1e-3, batch=16, epochs=50, patience=8)  # a batch is 16 steps of all cells
+# A batch is four steps of all cells: a week's recording leaves a few dozen steps to learn from, and 16 would be too few
+# updates. The paper gives no setting.
+DEFAULT_TRAINING = TrainConfig(learning_rate=1e-3, batch=4, epochs=50, patience=8)
 
 
 def fit(
@@ -171,7 +173,7 @@ def detect(params: FlowParams, calibration: Calibration, data: FlowData | FlowSt
 
 
 def decide(score: Array, tested: Array, calibration: Calibration, cfg: FlowConfig) -> Detection:
-    """P-values and rejections of one step from its scores [N], so that procedures can be compared on the same scores."""
+    """P-values and rejections of one step from its scores [N]; lets procedures be compared on the same scores."""
     chex.assert_equal_shape([score, tested])
     p_value = _p_values(score, calibration.scores, cfg)
     if cfg.procedure == "e_bh":
@@ -236,7 +238,10 @@ def _likelihood_sums(network: Any, rows: Array, data: FlowData, cfg: FlowConfig)
 
 def _over_steps(function: Any, data: FlowData, rows: Array, cfg: FlowConfig) -> Any:
     """function(FlowStep) for each row, a few at a time so that memory does not grow with the recording."""
-    return jax.lax.map(lambda row: function(step_at(data, row, cfg.context.lags)), rows, batch_size=STEP_BATCH)
+    count, size = rows.shape[0], min(STEP_BATCH, rows.shape[0])
+    batches = jnp.pad(rows, (0, -count % size)).reshape(-1, size)  # full ones only: a rest would be compiled again
+    results = jax.lax.map(jax.vmap(lambda row: function(step_at(data, row, cfg.context.lags))), batches)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], results)
 
 
 def _scores_at(network: Any, data: FlowData, rows: Array, cfg: FlowConfig) -> Array:

@@ -1,6 +1,7 @@
-"""What the forecaster sees at an origin: the window relative to its anchor, and the units of its answer.
+"""What the forecaster sees at an origin: how the anchor erred lately, and the units of its answer.
 
-Section 4.1 leaves scaling open; the units here come from the training part alone.
+Section 4.1 leaves scaling open; the units here come from the training part alone. Windows hold the standardised errors
+of the anchor's one-step forecasts: what level and daily pattern explain is gone, what cells can tell is left.
 """
 
 from typing import NamedTuple
@@ -11,16 +12,7 @@ from jax import Array
 
 from stream_jax.gnn.decompose import seasonal_mean
 from stream_jax.gnn.network import ForecasterConfig
-from stream_jax.gnn.profile import (
-    EPS,
-    Anchor,
-    LevelWeights,
-    anchor,
-    causal_profile,
-    crossed_profile,
-    initial_levels,
-    noise_scale,
-)
+from stream_jax.gnn.profile import EPS, causal_anchors, noise_scale
 from stream_jax.types import ForecastData, TrafficSeries
 
 INPUT_CLIP = 6.0  # standardised inputs beyond this are incidents; their size carries no further information
@@ -35,22 +27,22 @@ class Scaler(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A recording in scaled units with its causal profile, `horizon` steps longer than the recording."""
+    """A recording in scaled units with the anchors issued at every step of it."""
 
     values: Array  # [L, N, F], 0 where not observed
     observed: Array  # [L, N, F] bool
     clock: Array  # [L, 4]
     seasonal: Array  # [L, N, F]
-    expected: Array  # [L + H, N, F]
-    days: Array  # [L + H, N, F]
+    future: Array  # [L, H, N, F] anchors
+    days: Array  # [L, N, F] days that stand behind them
 
 
 class Inputs(NamedTuple):
     """What the network sees at one origin, and the units of its answer."""
 
-    window: Array  # [T, N, F] standardised deviation from the anchor
-    season: Array  # [T, N, F] the same of the seasonal mean
-    context: Array  # [N, ·] level, shape of the coming hour, calendar
+    window: Array  # [T, N, F] standardised errors of the anchor one step before
+    season: Array  # [T, N, F] the same of the seasonal mean at the window's level
+    context: Array  # [N, ·] shape of the coming hour, the city's errors, calendar
     centre: Array  # [H, N, G] anchor of the targets, scaled units
     spread: Array  # [H, N, G] size of one standardised unit, scaled units
 
@@ -68,24 +60,15 @@ def fit_scaler(data: ForecastData, cfg: ForecasterConfig) -> Scaler:
     per_day = cfg.profile.steps_per_day
     seasonal = seasonal_mean(series.values / scale, series.observed, series.slot % per_day, in_train, per_day)
     scaler = Scaler(scale, jnp.ones_like(scale), seasonal)
-    return scaler._replace(unit=_anchor_error(data, scaler, cfg))
+    return scaler._replace(unit=_anchor_error(data, prepare(series, scaler, cfg), cfg))
 
 
 def prepare(series: TrafficSeries, scaler: Scaler, cfg: ForecasterConfig) -> Prepared:
-    """Scales a recording and lays its causal profile under it."""
+    """Scales a recording and runs the causal anchors over it."""
     values = jnp.where(series.observed, series.values / scaler.scale, 0.0)
-    ahead = ((0, cfg.horizon), (0, 0), (0, 0))
-    profile = causal_profile(jnp.pad(values, ahead), jnp.pad(series.observed, ahead), cfg.horizon, cfg.profile)
+    anchors = causal_anchors(values, series.observed, cfg.horizon, cfg.profile)
     seasonal = scaler.seasonal[series.slot % cfg.profile.steps_per_day]
-    return Prepared(values, series.observed, series.clock, seasonal, profile.expected, profile.days)
-
-
-def prepare_training(data: ForecastData, scaler: Scaler, cfg: ForecasterConfig) -> Prepared:
-    """The same for the training part, with each day's profile taken from its other days."""
-    prepared = prepare(data.series, scaler, cfg)
-    inside = training_steps(data, cfg)[:, None, None]
-    profile = crossed_profile(jnp.where(inside, prepared.values, 0.0), prepared.observed & inside, cfg.profile)
-    return prepared._replace(expected=profile.expected, days=profile.days)
+    return Prepared(values, series.observed, series.clock, seasonal, anchors.future, anchors.days)
 
 
 def training_steps(data: ForecastData, cfg: ForecasterConfig) -> Array:
@@ -95,56 +78,45 @@ def training_steps(data: ForecastData, cfg: ForecasterConfig) -> Array:
 
 
 def trust_at(prepared: Prepared, origins: Array, cfg: ForecasterConfig) -> Array:
-    """Weight of a window's targets in training, [B, H, N, G]: near 0 where no other day supports their profile."""
-    ahead = origins[:, None] + jnp.arange(1, cfg.horizon + 1)
-    days = prepared.days[ahead][..., jnp.array(cfg.targets)]
+    """Weight of a window's targets in training, [B, 1, N, G]: near 0 on the first day, which has no profile yet."""
+    days = prepared.days[origins][:, None][..., jnp.array(cfg.targets)]
     return (days + 1e-3) / (days + 0.1)
 
 
-def inputs_at(
-    levels: LevelWeights, prepared: Prepared, scaler: Scaler, origin: Array, factor: Array, cfg: ForecasterConfig
-) -> Inputs:
-    """Everything the network may know at one origin; reads no value after it.
-
-    Args: factor [N, F] multiplies the window; 1 but for the level shifts imagined in training.
-    """
+def inputs_at(prepared: Prepared, scaler: Scaler, origin: Array, cfg: ForecasterConfig) -> Inputs:
+    """Everything the network may know at one origin; reads no value after it."""
     past = origin + jnp.arange(1 - cfg.history, 1)
-    ahead = origin + jnp.arange(1, cfg.horizon + 1)
-    values, observed, before = prepared.values[past] * factor, prepared.observed[past], prepared.expected[past]
-    level = anchor(levels, values, observed, before, prepared.expected[ahead])
-    if cfg.invariant:  # the window then shows what level and profile leave open, and nothing else
-        level = level._replace(history=level.history * jnp.exp(level.cell))
-    unit = scaler.unit * noise_scale(level.history, cfg.profile)  # [T, N, F]
-    known = observed & (before > 0)
-    window = jnp.where(known, (values - level.history) / unit, 0.0)
-    usual = jnp.where(known, prepared.seasonal[past], 0.0)
-    present = jnp.where(known, values, 0.0).sum((0, 1)) / jnp.maximum(usual.sum((0, 1)), EPS)  # [F] level of the window
-    season = jnp.where(known, (usual * present - level.history) / unit, 0.0)
     targets = jnp.array(cfg.targets)
-    centre = level.future[..., targets]
-    spread = jax.lax.stop_gradient(scaler.unit[targets] * noise_scale(centre, cfg.profile))
+    values, foreseen = prepared.values[past], prepared.future[jnp.maximum(past - 1, 0), 0]  # [T, N, F]
+    known = prepared.observed[past] & (foreseen > 0)
+    unit = scaler.unit * noise_scale(foreseen, cfg.profile)
+    window = jnp.where(known, (values - foreseen) / unit, 0.0)
+    usual = jnp.where(known, prepared.seasonal[past], 0.0)
+    level = jnp.where(known, values, 0.0).sum((0, 1)) / jnp.maximum(usual.sum((0, 1)), EPS)  # [F]
+    season = jnp.where(known, (usual * level - foreseen) / unit, 0.0)
+    ahead = prepared.future[origin]  # [H, N, F]
+    centre = ahead[..., targets]
     return Inputs(
         window=jnp.clip(window, -INPUT_CLIP, INPUT_CLIP),
         season=jnp.clip(season, -INPUT_CLIP, INPUT_CLIP),
-        context=_context(prepared, level, origin, ahead, targets, cfg),
+        context=_context(prepared, jnp.clip(window, -INPUT_CLIP, INPUT_CLIP), ahead, foreseen[-1], origin, cfg),
         centre=centre,
-        spread=spread,
+        spread=scaler.unit[targets] * noise_scale(centre, cfg.profile),
     )
 
 
 def _context(
-    prepared: Prepared, level: Anchor, origin: Array, ahead: Array, targets: Array, cfg: ForecasterConfig
+    prepared: Prepared, window: Array, ahead: Array, foreseen: Array, origin: Array, cfg: ForecasterConfig
 ) -> Array:
-    """Level, shape of the coming hour, trust in the profile and calendar, [N, ·]."""
-    cells = level.cell.shape[0]
-    log_future = jnp.log(level.future + cfg.profile.floor)  # [H, N, F]
-    shape = (log_future - jnp.log(level.history[-1:] + cfg.profile.floor))[..., targets]
-    days = prepared.days[ahead[0]][:, targets]
-    city = level.city[:, targets].ravel()
-    parts = [jnp.moveaxis(shape, 0, 1).reshape(cells, -1), jnp.broadcast_to(city, (cells, city.shape[0]))]
-    if not cfg.invariant:
-        clock = jnp.broadcast_to(prepared.clock[origin], (cells, 4))
-        parts += [log_future[0], level.cell, days / (1.0 + days), clock]
+    """Shape of the coming hour, size, the city's mean error of each step and, if asked for, the calendar, [N, ·]."""
+    cells, targets = ahead.shape[1], jnp.array(cfg.targets)
+    floor = cfg.profile.floor
+    shape = jnp.log((ahead + floor) / (foreseen + floor))[..., targets]  # [H, N, G]
+    city = window[..., targets].mean(1).ravel()  # [T * G]
+    size = jnp.log(foreseen[:, targets] + floor)
+    parts = [jnp.moveaxis(shape, 0, 1).reshape(cells, -1), size, jnp.broadcast_to(city, (cells, city.shape[0]))]
+    if cfg.calendar:
+        parts.append(jnp.broadcast_to(prepared.clock[origin], (cells, 4)))
     return jnp.concatenate(parts, -1)
 
 
@@ -155,21 +127,16 @@ def targets_at(prepared: Prepared, origins: Array, cfg: ForecasterConfig) -> tup
     return prepared.values[ahead][..., targets], prepared.observed[ahead][..., targets]
 
 
-def _anchor_error(data: ForecastData, scaler: Scaler, cfg: ForecasterConfig) -> Array:
+def _anchor_error(data: ForecastData, prepared: Prepared, cfg: ForecasterConfig) -> Array:
     """Root mean square of the anchor's error over the training windows in units of its noise scale, [F]."""
-    prepared = prepare_training(data, scaler, cfg)
-    levels = initial_levels(cfg.horizon, scaler.scale.shape[0])
 
     def squares(origin: Array) -> tuple[Array, Array]:
-        past = origin + jnp.arange(1 - cfg.history, 1)
         ahead = origin + jnp.arange(1, cfg.horizon + 1)
-        window = prepared.values[past], prepared.observed[past], prepared.expected[past]
-        expected = anchor(levels, *window, prepared.expected[ahead]).future
+        expected, days = prepared.future[origin], prepared.days[origin]
         error = (prepared.values[ahead] - expected) / noise_scale(expected, cfg.profile)
-        days = prepared.days[ahead]
         mask = prepared.observed[ahead] * (days + 1e-3) / (days + 0.1)
         return (mask * error**2).sum((0, 1)), mask.sum((0, 1))
 
-    total, count = jax.lax.map(squares, data.train)
-    unit = jnp.sqrt(total.sum(0) / jnp.maximum(count.sum(0), EPS))
-    return jnp.where(unit > 0, unit, 1.0)
+    totals, counts = jax.lax.map(squares, data.train, batch_size=64)
+    mean = totals.sum(0) / jnp.maximum(counts.sum(0), EPS)
+    return jnp.where(mean > 0, jnp.sqrt(mean), 1.0)

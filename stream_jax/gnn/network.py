@@ -38,10 +38,7 @@ class ForecasterConfig:
     dropout: float = 0.1  # not given
     sigma_min: float = 0.01  # standardised units
     embedding: int = 0  # learned numbers per cell; with a week of data they memorise it
-    invariant: bool = True  # hide clock, size and level from the network, which it cannot learn from few days
-    learn_levels: bool = False  # fit the level scalars too; ordinary days teach them to trust the level too little
-    city_shift: float = 0.3  # spread of the log factor by which training windows are scaled as a whole
-    cell_shift: float = 0.3  # and cell by cell, so that the network learns that levels last
+    calendar: bool = False  # show the network the clock; with a week of data it memorises the days
     profile: ProfileConfig = ProfileConfig()
 
 

@@ -1,13 +1,17 @@
-"""What a cell's traffic would be if the day went on as days do: a causal daily profile times the present level.
+"""What a cell's traffic would be if the day went on as days do: causal daily profiles times the present level.
 
 The paper (Section 4.1) only names daily and weekly patterns. City flow is close to a Poisson count around such a
 pattern, and its level moves by half over holidays, so the forecaster learns a correction to this anchor, in units of
 the anchor's square root, in which counting noise has the same size everywhere.
 
-Everything at step u rests on steps no later than u - horizon, hence on nothing after the origin of any forecast of u.
+How long to remember a day, and how far to believe a cell's own level, cannot be tuned on ordinary days for the days
+that are not: several memories run side by side as experts and are weighed online by their errors of the last hours
+(exponential weights, as in prediction with expert advice). Everything issued at a step rests on nothing after it.
 """
 
 import dataclasses
+import itertools
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -15,20 +19,24 @@ import jax.numpy as jnp
 from jax import Array
 
 EPS = 1e-6
-SCALAR_GAIN = 10.0  # lets the few level scalars move as far as they need at the networks' learning rate
 
 
 @dataclasses.dataclass(frozen=True)
 class ProfileConfig:
-    """Memory and smoothing of the daily profile; none of it is in the paper."""
+    """The experts and how they are weighed; none of it is in the paper, and none was tuned on a test part."""
 
     steps_per_day: int = 96
     smoothing: int = 4  # triangular kernel over this many slots on both sides
-    day_memory: float = 0.5  # weight of a day relative to the day after it
-    week_memory: float = 0.8  # the same from week to week
-    week_weight: float = 2.0  # how much the same weekday counts beyond its share among days
+    week_memory: float = 0.8  # weight of a week relative to the week after it
     prior: float = 1.0  # in days: weight of the city's shape scaled to the cell
     floor: float = 0.05  # added under the square root, in units of the feature's standard deviation
+    # Profiles: weight of a day relative to the day after it, and of the same weekday beyond its share among days.
+    days: tuple[tuple[float, float], ...] = ((0.3, 2.0), (0.6, 2.0), (0.9, 2.0), (0.9, 20.0))
+    cell_memories: tuple[float, ...] = (0.8, 0.95, 0.985)  # per step: how slowly a cell's ratio to the city forgets
+    cell_priors: tuple[float, ...] = (0.25, 2.0)  # evidence before a cell leaves the city's ratio, scaled units
+    city_memory: float = 0.3  # per step: how slowly the city's ratio to its profile forgets
+    weight_memory: float = 0.95  # per step: how slowly an expert's errors are forgotten
+    sharpness: float = 20.0  # of the experts' weights, per unit of mean squared standardised error
 
 
 class Profile(NamedTuple):
@@ -38,75 +46,53 @@ class Profile(NamedTuple):
     days: Array  # [L, N, F] remembered days, week lags included
 
 
-class LevelWeights(NamedTuple):
-    """Learned scalars of the present level, each 0 at its default."""
+class Anchors(NamedTuple):
+    """The weighed forecast of all experts, issued at every step of a recording."""
 
-    city_memory: Array  # [F] how fast the city's ratio to its profile forgets
-    cell_memory: Array  # [F] how fast a cell's ratio to the city forgets
-    cell_prior: Array  # [F] evidence a cell needs before it leaves the city's ratio
-    cell_power: Array  # [H, F] how much of the cell's ratio lasts until each horizon
-
-
-class Anchor(NamedTuple):
-    """Profile times level around one origin, in scaled units."""
-
-    history: Array  # [T, N, F] at the city's present level
-    future: Array  # [H, N, F] at the city's and the cell's present level
-    city: Array  # [T, F] log ratio of city to profile, relative to the present one
-    cell: Array  # [N, F] log ratio of cell to city
+    future: Array  # [L, H, N, F] scaled units: the next H steps, as seen from each step
+    weight: Array  # [L, E, F] the experts' weights behind it
+    days: Array  # [L, N, F] days that stand behind the first profile
 
 
-def causal_profile(values: Array, observed: Array, horizon: int, cfg: ProfileConfig) -> Profile:
-    """Smoothed same-time-of-day mean over earlier days, shrunk towards the city's shape.
+class _Levels(NamedTuple):
+    """What the scan carries from step to step, for one feature; P profiles, C cell memories, E experts."""
+
+    city: Array  # [2, P] decayed city sums: observed, expected
+    cell: Array  # [2, P, C, N] decayed cell sums: observed, expected at the city's level
+    pending: Array  # [H, E, H, N] forecasts of the last H steps, newest first
+    loss: Array  # [E] decayed squared standardised errors
+    count: Array  # [] decayed number of errors
+
+
+def causal_anchors(values: Array, observed: Array, horizon: int, cfg: ProfileConfig) -> Anchors:
+    """Runs all experts over a recording.
 
     Args: values [L, N, F] scaled, 0 where not observed; observed [L, N, F] bool.
     """
-    weight = observed.astype(values.dtype)
-    total, count = _remembered(values, cfg), _remembered(weight, cfg)  # [L, N, F]
-    return _shrunk(total, count, _running(values, horizon), _running(weight, horizon), cfg)
+    ahead = ((0, horizon), (0, 0), (0, 0))
+    padded = jnp.pad(values, ahead), jnp.pad(observed, ahead)
+    profiles = [causal_profile(*padded, horizon, memory, week, cfg) for memory, week in cfg.days]
+    expected = jnp.stack([profile.expected for profile in profiles], axis=1)  # [L + H, P, N, F]
+    over_features = jax.vmap(partial(_run, horizon=horizon, cfg=cfg), in_axes=-1, out_axes=-1)
+    future, weight = over_features(values, observed, expected)
+    return Anchors(future, weight, profiles[0].days[: values.shape[0]])
 
 
-def crossed_profile(values: Array, observed: Array, cfg: ProfileConfig) -> Profile:
-    """The same mean over all other days, later ones too, but never the step's own day.
+def causal_profile(
+    values: Array, observed: Array, horizon: int, day_memory: float, week_weight: float, cfg: ProfileConfig
+) -> Profile:
+    """Smoothed same-time-of-day mean over earlier days, shrunk towards the city's shape.
 
-    For training windows only: the first days of a recording have no earlier ones, and what a network learns from
-    their poor causal profile is wrong for every later day.
+    The profile of a step rests on steps at least `horizon` before it, hence on nothing after any forecast's origin.
     """
     weight = observed.astype(values.dtype)
-    both = [_remembered(part, cfg) + _remembered(part[::-1], cfg)[::-1] for part in (values, weight)]
-    whole = [jnp.broadcast_to(part.sum(0), part.shape) for part in (values, weight)]
-    return _shrunk(*both, *whole, cfg)
-
-
-def initial_levels(horizon: int, features: int) -> LevelWeights:
-    """The defaults: zeros."""
-    return LevelWeights(*(jnp.zeros(features),) * 3, jnp.zeros((horizon, features)))
-
-
-def anchor(levels: LevelWeights, values: Array, observed: Array, past: Array, future: Array) -> Anchor:
-    """Scales the profile to the level of the window.
-
-    Args: values, observed, past [T, N, F]: the window and its profile; future [H, N, F]: profile of the horizon.
-    """
-    weight = (observed & (past > 0)).astype(values.dtype)
-    values, past_known = values * weight, past * weight
-    age = jnp.arange(values.shape[0] - 1, -1, -1.0)[:, None]  # [T, 1] steps before the origin
-    city_memory = jax.nn.sigmoid(-1.5 + SCALAR_GAIN * levels.city_memory) ** age  # 0.18 per step at the default
-    cell_memory = jax.nn.sigmoid(1.5 + SCALAR_GAIN * levels.cell_memory) ** age  # 0.82 per step
-    cell_prior = jnp.exp(SCALAR_GAIN * levels.cell_prior)
-    city_values, city_past = values.sum(1), past_known.sum(1)  # [T, F]
-    step_ratio = _ratio_or_one(city_values, city_past)
-    city = _ratio_or_one((city_memory * city_values).sum(0), (city_memory * city_past).sum(0))  # [F]
-    evidence = (cell_memory[:, None] * values).sum(0)  # [N, F]
-    expected = (cell_memory[:, None] * past_known * step_ratio[:, None]).sum(0)
-    cell = jnp.log((evidence + cell_prior) / (expected + cell_prior))
-    power = 1.0 + SCALAR_GAIN * levels.cell_power[:, None]
-    return Anchor(
-        history=past * city,
-        future=future * city * jnp.exp(power * cell),
-        city=jnp.log(jnp.maximum(step_ratio, EPS)) - jnp.log(jnp.maximum(city, EPS)),
-        cell=cell,
-    )
+    total, count = (_remembered(part, day_memory, week_weight, cfg) for part in (values, weight))  # [L, N, F]
+    past_total, past_count = _running(values, horizon), _running(weight, horizon)
+    city_mean = _ratio(past_total.sum(1), past_count.sum(1))[:, None]  # [L, 1, F]
+    cell_mean = (past_total + city_mean) / (past_count + 1.0)  # one step's worth of the city, so a new cell is defined
+    city_shape = (total.mean(1, keepdims=True) + EPS * city_mean) / (count.mean(1, keepdims=True) + EPS)
+    prior = jnp.where(city_mean > 0, cell_mean * city_shape / jnp.maximum(city_mean, EPS), 0.0)
+    return Profile((total + cfg.prior * prior) / (count + cfg.prior), count)
 
 
 def noise_scale(expected: Array, cfg: ProfileConfig) -> Array:
@@ -114,22 +100,76 @@ def noise_scale(expected: Array, cfg: ProfileConfig) -> Array:
     return jnp.sqrt(expected + cfg.floor)
 
 
-def _shrunk(total: Array, count: Array, past_total: Array, past_count: Array, cfg: ProfileConfig) -> Profile:
-    """Mean over remembered days with one prior day: the cell's mean times the city's daily shape."""
-    city_mean = _ratio(past_total.sum(1), past_count.sum(1))[:, None]  # [L, 1, F]
-    cell_mean = (past_total + city_mean) / (past_count + 1.0)  # one step's worth of the city, so a new cell is defined
-    city_days = count.mean(1, keepdims=True)
-    city_shape = (total.mean(1, keepdims=True) + EPS * city_mean) / (city_days + EPS)
-    prior = jnp.where(city_mean > 0, cell_mean * city_shape / jnp.maximum(city_mean, EPS), 0.0)
-    return Profile((total + cfg.prior * prior) / (count + cfg.prior), count)
+def _run(values: Array, observed: Array, expected: Array, horizon: int, cfg: ProfileConfig) -> tuple[Array, Array]:
+    """One feature. Args: values, observed [L, N]; expected [L + H, P, N]. Returns [L, H, N] and [L, E]."""
+    length, cells = values.shape
+    num_profiles, num_memories = len(cfg.days), len(cfg.cell_memories)
+    num_experts = num_profiles * num_memories * len(cfg.cell_priors)
+    start = _Levels(
+        jnp.zeros((2, num_profiles)),
+        jnp.zeros((2, num_profiles, num_memories, cells)),
+        jnp.zeros((horizon, num_experts, horizon, cells)),
+        jnp.zeros(num_experts),
+        jnp.zeros(()),
+    )
+
+    def step(levels: _Levels, at: Array) -> tuple[_Levels, tuple[Array, Array]]:
+        seen = observed[at] & (expected[at] > 0)  # [P, N]
+        levels = _settle(levels, values[at], observed[at], cfg)
+        levels = _follow(levels, values[at] * seen, expected[at] * seen, cfg)
+        coming = jax.lax.dynamic_slice_in_dim(expected, at + 1, horizon)  # [H, P, N]
+        issued = _issue(levels, coming, cfg)
+        weight = jax.nn.softmax(-cfg.sharpness * levels.loss / jnp.maximum(levels.count, 1.0))
+        pending = jnp.concatenate([issued[None], levels.pending[:-1]])
+        return levels._replace(pending=pending), (jnp.einsum("e,ehn->hn", weight, issued), weight)
+
+    _, (future, weight) = jax.lax.scan(step, start, jnp.arange(length))
+    return future, weight
 
 
-def _remembered(values: Array, cfg: ProfileConfig) -> Array:
+def _settle(levels: _Levels, value: Array, observed: Array, cfg: ProfileConfig) -> _Levels:
+    """Charges every expert with its errors about this step: the forecast of lead d + 1 was issued d + 1 steps ago."""
+    lead = jnp.arange(levels.pending.shape[0])
+    made = levels.pending[lead, :, lead]  # [H, E, N]
+    scale = noise_scale(made.mean(1, keepdims=True), cfg)
+    known = observed & (made.mean(1, keepdims=True) > 0)
+    square = jnp.where(known, ((value - made) / scale) ** 2, 0.0)
+    return levels._replace(
+        loss=cfg.weight_memory * levels.loss + square.sum((0, 2)),
+        count=cfg.weight_memory * levels.count + known.sum(),
+    )
+
+
+def _follow(levels: _Levels, value: Array, usual: Array, cfg: ProfileConfig) -> _Levels:
+    """Moves the city's and the cells' levels. Args: value, usual [P, N], 0 where not observed."""
+    city_now = jnp.stack([value.sum(-1), usual.sum(-1)])  # [2, P]
+    ratio = _ratio_or_one(*city_now)[:, None]  # [P, 1]
+    cell_now = jnp.stack([value, usual * ratio])[:, :, None]  # [2, P, 1, N]
+    memory = jnp.array(cfg.cell_memories)[:, None]
+    return levels._replace(city=cfg.city_memory * levels.city + city_now, cell=memory * levels.cell + cell_now)
+
+
+def _issue(levels: _Levels, coming: Array, cfg: ProfileConfig) -> Array:
+    """Profile x city x cell level of every expert, [E, H, N]. Args: coming [H, P, N]."""
+    city = _ratio_or_one(*levels.city)[None, :, None]  # [1, P, 1]
+    prior = jnp.array(cfg.cell_priors)[:, None]
+    observed, expected = levels.cell[:, :, :, None]  # [P, C, 1, N] each
+    cell = (observed + prior) / (expected + prior)  # [P, C, K, N]
+    scaled = jnp.moveaxis(coming * city, 0, 1)[:, None, None]  # [P, 1, 1, H, N]
+    return (scaled * cell[:, :, :, None]).reshape(-1, *scaled.shape[-2:])
+
+
+def expert_names(cfg: ProfileConfig) -> list[str]:
+    """One name per expert, in the order of the weights."""
+    parts = itertools.product(cfg.days, cfg.cell_memories, cfg.cell_priors)
+    return [f"day {day}, week {week}, cell {memory}, prior {prior}" for (day, week), memory, prior in parts]
+
+
+def _remembered(values: Array, day_memory: float, week_weight: float, cfg: ProfileConfig) -> Array:
     """Decaying sum over earlier days and, again, over earlier weeks, at the same time of day; [L, N, F]."""
     smooth = _smooth(values, cfg.smoothing)
-    days = _lagged_sum(smooth, cfg.steps_per_day, cfg.day_memory)
-    weeks = _lagged_sum(smooth, 7 * cfg.steps_per_day, cfg.week_memory)
-    return days + cfg.week_weight * weeks
+    days = _lagged_sum(smooth, cfg.steps_per_day, day_memory)
+    return days + week_weight * _lagged_sum(smooth, 7 * cfg.steps_per_day, cfg.week_memory)
 
 
 def _smooth(values: Array, width: int) -> Array:

@@ -22,12 +22,11 @@ from stream_jax.gnn.inputs import (
     fit_scaler,
     inputs_at,
     prepare,
-    prepare_training,
     targets_at,
     trust_at,
 )
 from stream_jax.gnn.network import ForecasterConfig, Network, NetworkOutput, gaussian_nll
-from stream_jax.gnn.profile import EPS, LevelWeights, initial_levels
+from stream_jax.gnn.profile import EPS
 from stream_jax.types import Forecast, ForecastData, TrafficSeries
 
 PREDICT_BATCH = 64
@@ -39,7 +38,6 @@ class ForecasterParams(NamedTuple):
     """Everything predict needs besides the data; every leaf has a leading seed axis after a fit with several keys."""
 
     network: Any
-    levels: LevelWeights
     scaler: Scaler
 
 
@@ -70,8 +68,7 @@ def fit_with_history(
     scaler = jax.jit(fit_scaler, static_argnums=1)(data, cfg)
     prepared = jax.jit(prepare, static_argnums=2)(data.series, scaler, cfg)
     shared = (prepared, scaler, neighbour_table(data.graph))
-    crossed = jax.jit(prepare_training, static_argnums=2)(data, scaler, cfg)
-    examples = Examples(data.train, data.val, (shared, crossed))
+    examples = Examples(data.train, data.val, shared)
     init_fn = partial(init_params, shared=shared, origin=data.train[:1], cfg=cfg)
     result = train(
         keys,
@@ -84,7 +81,7 @@ def fit_with_history(
         checkpoint_dir,
     )
     scalers = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (keys.shape[0], *leaf.shape)), scaler)
-    params = ForecasterParams(result.params["network"], result.params["levels"], scalers)
+    params = ForecasterParams(result.params, scalers)
     return (params if key.ndim else jax.tree.map(lambda leaf: leaf[0], params)), result
 
 
@@ -114,51 +111,29 @@ def check_data(data: ForecastData, cfg: ForecasterConfig) -> None:
 
 
 def _apply(
-    trained: Any,
-    shared: tuple[Prepared, Scaler, Neighbours],
-    origins: Array,
-    factor: Array,
-    cfg: ForecasterConfig,
-    key: Array | None,
+    network: Any, shared: tuple[Prepared, Scaler, Neighbours], origins: Array, cfg: ForecasterConfig, key: Array | None
 ) -> tuple[NetworkOutput, Inputs]:
-    """Runs the network on a batch of origins and level factors [B, N, F]; a key switches dropout on."""
-    inputs = _batch_inputs(trained["levels"], shared, origins, factor, cfg)
+    """Runs the network on a batch of origins; a key switches dropout on."""
+    inputs = _batch_inputs(shared, origins, cfg)
     rngs = None if key is None else {"dropout": key}
     arguments = (*_node_major(inputs), shared[2], key is not None)
-    return Network(cfg).apply(trained["network"], *arguments, rngs=rngs), inputs
+    return Network(cfg).apply(network, *arguments, rngs=rngs), inputs
 
 
 def init_params(
     key: Array, shared: tuple[Prepared, Scaler, Neighbours], origin: Array, cfg: ForecasterConfig
 ) -> dict[str, Any]:
-    """Random network with zero correction, and default levels; origin [1] only gives shapes."""
-    levels = initial_levels(cfg.horizon, shared[1].scale.shape[0])
-    inputs = _batch_inputs(levels, shared, origin, _no_shift(shared[0], origin), cfg)
-    return {"network": Network(cfg).init(key, *_node_major(inputs), shared[2], False), "levels": levels}
+    """A random network with zero correction; origin [1] only gives shapes."""
+    return Network(cfg).init(key, *_node_major(_batch_inputs(shared, origin, cfg)), shared[2], False)
 
 
-def _batch_inputs(levels: LevelWeights, shared: tuple, origins: Array, factor: Array, cfg: ForecasterConfig) -> Inputs:
-    if not cfg.learn_levels:
-        levels = jax.lax.stop_gradient(levels)
-    return jax.vmap(partial(inputs_at, levels, shared[0], shared[1], cfg=cfg))(origins, factor)
+def _batch_inputs(shared: tuple, origins: Array, cfg: ForecasterConfig) -> Inputs:
+    return jax.vmap(partial(inputs_at, shared[0], shared[1], cfg=cfg))(origins)
 
 
 def _node_major(inputs: Inputs) -> tuple[Array, Array, Array]:
     """Window and season [T, N, B, F], context [N, B, ·]."""
     return jnp.moveaxis(inputs.window, 0, 2), jnp.moveaxis(inputs.season, 0, 2), jnp.moveaxis(inputs.context, 0, 1)
-
-
-def _no_shift(prepared: Prepared, origins: Array) -> Array:
-    return jnp.ones((origins.shape[0], *prepared.values.shape[1:]))
-
-
-def _imagined_shift(key: Array, prepared: Prepared, origins: Array, cfg: ForecasterConfig) -> Array:
-    """Log-normal factors of the city and of each cell, [B, N, F]; all features of a cell move together."""
-    city_key, cell_key = jax.random.split(key)
-    batch, cells = origins.shape[0], prepared.values.shape[1]
-    city = cfg.city_shift * jax.random.normal(city_key, (batch, 1, 1))
-    cell = cfg.cell_shift * jax.random.normal(cell_key, (batch, cells, 1))
-    return jnp.broadcast_to(jnp.exp(city + cell), (batch, *prepared.values.shape[1:]))
 
 
 def _standard(output: Array, cfg: ForecasterConfig) -> Array:
@@ -171,15 +146,11 @@ def training_loss(
     key: Array, trained: Any, origins: Array, weight: Array, shared: tuple, cfg: ForecasterConfig
 ) -> Array:
     """Eq. (het_nll) over the observed targets of the weighted windows, plus the hidden sigmas' likelihood."""
-    crossed = shared[1]
-    shift_key, dropout_key = jax.random.split(key)
-    factor = _imagined_shift(shift_key, crossed, origins, cfg)
-    output, inputs = _apply(trained, (crossed, *shared[0][1:]), origins, factor, cfg, dropout_key)
-    target, mask = targets_at(crossed, origins, cfg)
-    target = target * factor[:, None][..., jnp.array(cfg.targets)]
+    output, inputs = _apply(trained, shared, origins, cfg, key)
+    target, mask = targets_at(shared[0], origins, cfg)
     mean, sigma = _standard(output.mean, cfg), _standard(output.sigma, cfg)
     error = jnp.where(mask, (target - inputs.centre) / inputs.spread - mean, 0.0)  # [B, H, N, G]
-    entry_weight = mask * weight[:, None, None, None] * trust_at(crossed, origins, cfg)
+    entry_weight = mask * weight[:, None, None, None] * trust_at(shared[0], origins, cfg)
     if cfg.loss == "mse":
         return (entry_weight * 0.5 * error**2).sum() / jnp.maximum(entry_weight.sum(), EPS)
     entry = gaussian_nll(error, sigma, cfg.regulariser)
@@ -200,8 +171,8 @@ def _hidden_loss(hidden_sigma: Array, error: Array, entry_weight: Array) -> Arra
 
 def _eval(trained: Any, origins: Array, shared: tuple, cfg: ForecasterConfig) -> Array:
     """Loss of each window without dropout and regulariser, [B]: likelihood in scaled units, or squared error."""
-    output, inputs = _apply(trained, shared[0], origins, _no_shift(shared[0][0], origins), cfg, None)
-    target, mask = targets_at(shared[0][0], origins, cfg)
+    output, inputs = _apply(trained, shared, origins, cfg, None)
+    target, mask = targets_at(shared[0], origins, cfg)
     mean, sigma = _standard(output.mean, cfg), _standard(output.sigma, cfg)
     error = jnp.where(mask, (target - inputs.centre) / inputs.spread - mean, 0.0)
     entry = 0.5 * error**2
@@ -214,11 +185,10 @@ def _predict(
     params: ForecasterParams, series: TrafficSeries, neighbours: Neighbours, origins: Array, cfg: ForecasterConfig
 ) -> Forecast:
     shared = (prepare(series, params.scaler, cfg), params.scaler, neighbours)
-    trained = {"network": params.network, "levels": params.levels}
     scale = params.scaler.scale[jnp.array(cfg.targets)]
 
     def one(origin: Array) -> Forecast:
-        output, inputs = _apply(trained, shared, origin[None], _no_shift(shared[0], origin[None]), cfg, None)
+        output, inputs = _apply(params.network, shared, origin[None], cfg, None)
         mean, sigma = _standard(output.mean, cfg)[0], _standard(output.sigma, cfg)[0]
         # Every feature of the data contract is non-negative.
         mean = jnp.maximum(inputs.centre[0] + inputs.spread[0] * mean, 0.0)

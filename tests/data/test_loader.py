@@ -1,5 +1,6 @@
 """From shards to arrays: windows stay inside their part, the scaler sees the past alone, the calendar is local."""
 
+import itertools
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -29,7 +30,7 @@ def write_dataset(folder: Path, values: np.ndarray = VALUES, bounds: tuple[int, 
     folder.mkdir(parents=True, exist_ok=True)
     time = START + BIN_S * np.arange(STEPS)
     entries = []
-    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, stop in itertools.pairwise(bounds):
         shard = shards.Shard(time[start:stop], values[start:stop], OBSERVED[start:stop])
         name = f"shard-{start:07d}.npz"
         sha256 = shards.write_arrays(folder / name, **shard._asdict())
@@ -188,9 +189,11 @@ def test_the_clock_turns_once_a_day_and_once_a_week():
 def test_a_shard_that_does_not_fit_the_manifest_is_named(tmp_path):
     folder = write_dataset(tmp_path)
     name = "shard-0000070.npz"
-    shards.write_arrays(folder / name, time=np.arange(2), values=VALUES[:2], observed=OBSERVED[:2])
-    with pytest.raises(DataError, match=f"{name} does not match the manifest"):
-        loader.load(folder)
+    one = {"time": np.arange(1), "values": VALUES[:1], "observed": OBSERVED[:1]}  # this shard holds one step
+    for wrong in ({"time": np.arange(2)}, {"values": VALUES[:2]}, {"observed": OBSERVED[:1, :2]}, {"more": VALUES}):
+        shards.write_arrays(folder / name, **one | wrong)
+        with pytest.raises(DataError, match=f"{name} does not match the manifest"):
+            loader.load(folder)
     with pytest.raises(DataError, match=f"{name} was altered"):
         loader.load(folder, verify=True)
     (folder / name).unlink()

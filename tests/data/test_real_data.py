@@ -67,7 +67,7 @@ def manhattan() -> np.ndarray:
     return np.array([int(zone["objectid"]) for zone in zones if zone["borough"] == "Manhattan"])
 
 
-def test_two_months_of_uber_have_177_pickups_a_quarter_hour_in_manhattan(spark, console, manhattan, tmp_path):
+def test_two_months_of_uber_have_166_pickups_a_quarter_hour_in_manhattan(spark, console, manhattan, tmp_path):
     dataset = build(spark, console, "manhattan", found("manhattan", tmp_path, trips="uber"), tmp_path)
     rows, manifest = dataset.manifest["rows"], dataset.manifest
     assert rows["rows_in"] == 1_216_951 and rows["dropped"]["malformed"] == rows["dropped"]["duplicate"] == 0
@@ -76,10 +76,12 @@ def test_two_months_of_uber_have_177_pickups_a_quarter_hour_in_manhattan(spark, 
     series = dataset.series()
     is_manhattan = np.isin(dataset.geometry["ids"], manhattan)
     assert is_manhattan.sum() == 69
-    assert abs(series.values[:, is_manhattan, 0].sum(axis=1).mean() - 177) < 2  # to the nearest pickup, and a border
+    # Shapely finds 970,171 of the pickups in the borough's polygons; a few on their borders may go either way.
+    np.testing.assert_allclose(series.values[:, is_manhattan, 0].sum(), 970_171, rtol=1e-3)
     assert series.observed[..., 0].all() and not series.observed[..., 1:].any()
     events = dataset.events()
-    assert 840 <= np.isin(events["cell"], np.nonzero(is_manhattan)[0]).sum() <= 850  # 845, and some on the border
+    # Of the 2,177 collisions shapely finds 2,174 in the city's polygons and 633 in the borough's.
+    assert (len(events["cell"]), np.isin(events["cell"], np.nonzero(is_manhattan)[0]).sum()) == (2174, 633)
     assert events["kinds"].tolist() == ["collision"]
 
 

@@ -1,6 +1,7 @@
 """A context reads the past, clipped, and nothing of the value that it is used to judge."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,8 @@ def recording(key=0):
     return FlowData(z, jnp.ones((STEPS, NODES), bool), clock, neighbour_table(road_graph()))
 
 
-def encoder(cfg=CFG):
+@functools.cache
+def encoder(cfg):
     module = ContextEncoder(cfg)
     params = jax.jit(module.init)(jax.random.key(1), step_at(recording(), ROW, cfg.lags))
     params = jax.tree.map(lambda leaf: leaf + 0.1, params)  # a fresh encoder does not listen to neighbours yet
@@ -74,7 +76,7 @@ def test_residuals_enter_a_context_clipped(contemporaneous):
 
 
 def test_values_that_were_not_observed_do_not_matter():
-    context, data = encoder(), recording()
+    context, data = encoder(CFG), recording()
     hidden = data._replace(observed=data.observed.at[ROW - 1, 2].set(False))
     garbage = hidden._replace(z=hidden.z.at[ROW - 1, 2].set(jnp.nan))
     np.testing.assert_array_equal(context(hidden), context(garbage))
@@ -82,7 +84,7 @@ def test_values_that_were_not_observed_do_not_matter():
 
 
 def test_the_first_row_has_an_empty_past_and_does_not_wrap_around():
-    context, data = encoder(), recording()
+    context, data = encoder(CFG), recording()
     first = step_at(data, 0, CFG.lags)
     assert not first.past_observed.any() and not first.past.any()
     np.testing.assert_array_equal(context(data, 0), context(data._replace(z=2.0 * data.z), 0))
@@ -105,7 +107,7 @@ def test_neighbour_table_leaves_self_loops_out():
 
 
 def test_padding_does_not_change_a_context():
-    context, data = encoder(), recording()
+    context, data = encoder(CFG), recording()
     table = data.neighbours
     padded = Neighbours(jnp.pad(table.index, ((0, 0), (0, 3))), jnp.pad(table.mask, ((0, 0), (0, 3))))
     np.testing.assert_allclose(context(data), context(data._replace(neighbours=padded)), atol=1e-6)

@@ -1,5 +1,7 @@
 """The flow is a bijection with the density that it claims, starts as the identity, and behaves far from the data."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,14 +12,15 @@ from stream_jax.flows.real_nvp import ConditionalFlow, coupling_masks, standard_
 NUM_CONTEXT = 3
 
 
-def disturbed_flow(dim, seed=0, size=0.2):
+@functools.cache
+def disturbed_flow(dim):
     """A flow far from the identity: every weight of a fresh one moved by a random amount."""
-    flow = ConditionalFlow(dim, num_layers=6, hidden=8)
-    init_key, move_key = jax.random.split(jax.random.key(seed))
+    flow = ConditionalFlow(dim, num_layers=4, hidden=8)
+    init_key, move_key = jax.random.split(jax.random.key(0))
     params = jax.jit(flow.init)(init_key, jnp.zeros(dim), jnp.zeros(NUM_CONTEXT))
     leaves, tree = jax.tree.flatten(params)
     keys = jax.random.split(move_key, len(leaves))
-    moved = [leaf + size * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
+    moved = [leaf + 0.2 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
     return flow, jax.tree.unflatten(tree, moved)
 
 
@@ -26,7 +29,7 @@ def points(dim, count=64):
     return 2.0 * jax.random.normal(z_key, (count, dim)), jax.random.normal(context_key, (count, NUM_CONTEXT))
 
 
-@pytest.mark.parametrize("dim", [1, 2, 3])
+@pytest.mark.parametrize("dim", [1, 4])
 def test_log_det_is_that_of_the_numerical_jacobian(dim):
     flow, params = disturbed_flow(dim)
     z, context = points(dim)

@@ -91,7 +91,7 @@ def test_adaptive_levels_do_not_move_residuals_and_live_rows_equal_recorded_ones
     mask = jnp.ones(shape, bool)
     cfg = intervals.ConformalConfig(num_clusters=1)
     factor = jnp.full((HORIZON, num_cells), 1.5)
-    start = intervals.calibrate(forecast, target, mask, jnp.zeros(num_cells, int), cfg)
+    start = jax.jit(intervals.calibrate, static_argnums=4)(forecast, target, mask, jnp.zeros(num_cells, int), cfg)
 
     def run(state):
         rows, radii = [], []

@@ -1,14 +1,16 @@
-"""Claims about the causal daily profile and the present level."""
+"""Claims about the causal daily profiles, the present level and the experts that are weighed online."""
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stream_jax.gnn.profile import ProfileConfig, anchor, causal_profile, crossed_profile, initial_levels
+from stream_jax.gnn.profile import ProfileConfig, causal_anchors, causal_profile, expert_names
 
-HORIZON = 2
-CFG = ProfileConfig(steps_per_day=6, smoothing=1)
+HORIZON, DAY = 2, 6
+CFG = ProfileConfig(steps_per_day=DAY, smoothing=1)
+# One expert: nothing to weigh, so its arithmetic can be followed by hand.
+ALONE = ProfileConfig(DAY, smoothing=0, days=((0.5, 0.0),), cell_memories=(0.5,), cell_priors=(1.0,), city_memory=0.0)
 
 
 def recording(length=30, cells=3):
@@ -17,21 +19,21 @@ def recording(length=30, cells=3):
     return jnp.where(observed, values, 0.0), observed
 
 
-def test_profile_of_a_step_rests_on_nothing_within_the_horizon_before_it():
+def test_an_anchor_rests_on_nothing_after_the_step_that_issued_it():
     values, observed = recording()
-    profile = jax.jit(causal_profile, static_argnums=(2, 3))
-    before = profile(values, observed, HORIZON, CFG)
+    run = jax.jit(causal_anchors, static_argnums=(2, 3))
     origin = 17
-    changed = profile(values.at[origin + 1 :].add(9.0), observed.at[origin + 1 :].set(True), HORIZON, CFG)
-    until = origin + 1 + HORIZON  # forecasts from the origin read the profile up to here
+    before = run(values, observed, HORIZON, CFG)
+    changed = run(values.at[origin + 1 :].add(9.0), observed.at[origin + 1 :].set(True), HORIZON, CFG)
+    until = origin + 1
     chex.assert_trees_all_equal(jax.tree.map(lambda x: x[:until], before), jax.tree.map(lambda x: x[:until], changed))
+    assert float(jnp.abs(changed.future[origin + 1] - before.future[origin + 1]).max()) > 0.1
 
 
 def test_a_periodic_day_is_its_own_profile():
     day = jnp.array([1.0, 2.0, 4.0, 8.0, 4.0, 2.0])
     values = jnp.tile(day, 5)[:, None, None]  # one cell, so the city's shape is the cell's
-    unsmoothed = ProfileConfig(steps_per_day=6, smoothing=0)
-    profile = causal_profile(values, jnp.ones_like(values, bool), HORIZON, unsmoothed)
+    profile = causal_profile(values, jnp.ones_like(values, bool), HORIZON, 0.5, 2.0, ALONE)
     chex.assert_trees_all_close(profile.expected[12:18, 0, 0], day, rtol=0.05)
 
 
@@ -39,43 +41,51 @@ def test_remembered_days_weigh_half_as_much_as_the_day_after():
     # Three days of one slot: 0, 4, and the forecast of the third. Weights 1/2 (yesterday), 1/4 (the day before):
     # sum 2, count 3/4. Prior day: cell mean (0 + 4 + 2) / 3 = 2 (one city mean is added) times shape 2 / 0.75 / 2.
     values = jnp.array([0.0, 4.0, 7.0])[:, None, None]
-    cfg = ProfileConfig(steps_per_day=1, smoothing=0, week_weight=0.0)
-    profile = causal_profile(values, jnp.ones_like(values, bool), 1, cfg)
+    cfg = ProfileConfig(steps_per_day=1, smoothing=0)
+    profile = causal_profile(values, jnp.ones_like(values, bool), 1, 0.5, 0.0, cfg)
     np.testing.assert_allclose(profile.days[2, 0, 0], 0.75)
     np.testing.assert_allclose(profile.expected[2, 0, 0], (2.0 + 2.0 / 0.75) / 1.75, rtol=1e-4)
 
 
-def test_crossed_profile_ignores_the_steps_own_day_but_for_the_cell_mean():
-    values, observed = recording()
-    day = slice(12, 18)
-    own = crossed_profile(values, observed, CFG)
-    louder = crossed_profile(values.at[day].multiply(1.5), observed, CFG)
-    # Slots 13..16 smooth over neighbours of other days that all lie outside the changed day.
-    chex.assert_trees_all_equal(own.days[13:17], louder.days[13:17])
-    change = jnp.abs(louder.expected[13:17] / own.expected[13:17] - 1.0)
-    # The prior is one day among the days remembered (1.5 here) and its mean moves by a tenth (a fifth of days by half).
-    assert float(change.max()) < 0.1
-
-
 def test_a_city_at_half_its_usual_level_halves_the_anchor():
-    past, future = jnp.full((4, 3, 1), 10.0), jnp.full((HORIZON, 3, 1), 20.0)
-    levels = initial_levels(HORIZON, 1)
-    seen = anchor(levels, past / 2, jnp.ones_like(past, bool), past, future)
-    chex.assert_trees_all_close(seen.future, future / 2, rtol=1e-5)
-    chex.assert_trees_all_close(seen.cell, jnp.zeros((3, 1)), atol=1e-6)
+    usual = jnp.tile(jnp.array([2.0, 4.0, 8.0, 6.0, 4.0, 3.0]), 5)[:, None, None] * jnp.ones((1, 3, 1))
+    halved = usual.at[-3:].divide(2.0)
+    seen = jnp.ones_like(usual, bool)
+    as_usual, low = (causal_anchors(values, seen, HORIZON, ALONE).future[-1] for values in (usual, halved))
+    # The running mean behind the prior moves by less than 3 steps of 30, halved: 5 %.
+    chex.assert_trees_all_close(low, as_usual / 2, rtol=0.06)
 
 
 def test_a_cell_above_its_city_is_shrunk_by_the_prior():
-    # Cell 0 shows 20 where 10 is usual, cells 1 and 2 show 5: the city is at its usual 30. With all four steps
-    # weighing w = sum of 0.8176^age = 3.04, cell 0's ratio is (20 w + 1) / (10 w + 1) = 61.8 / 31.4 = 1.968.
-    past = jnp.full((4, 3, 1), 10.0)
-    values = jnp.broadcast_to(jnp.array([20.0, 5.0, 5.0])[None, :, None], past.shape)
-    seen = anchor(initial_levels(HORIZON, 1), values, jnp.ones_like(past, bool), past, past[:HORIZON])
-    weight = sum((1 / (1 + np.exp(-1.5))) ** age for age in range(4))
-    np.testing.assert_allclose(jnp.exp(seen.cell[0, 0]), (20 * weight + 1) / (10 * weight + 1), rtol=1e-5)
+    # A flat city of 10 for four days; in the last step cell 0 shows 20, cells 1 and 2 show 5, so the city is as usual.
+    # With memory 1/2 the decayed sums before are 10 (1 + 1/2 + ...) = 20, of which half remains: cell 0's ratio is
+    # (20 + 10 + 1) / (10 + 10 + 1) = 31 / 21, up to the few per cent that 0.5^24 and the running mean leave.
+    values = jnp.full((4 * DAY, 3, 1), 10.0).at[-1, :, 0].set(jnp.array([20.0, 5.0, 5.0]))
+    future = causal_anchors(values, jnp.ones_like(values, bool), HORIZON, ALONE).future
+    np.testing.assert_allclose(future[-1, 0, 0, 0], 10.0 * 31 / 21, rtol=0.02)
 
 
-def test_nothing_observed_means_level_one():
-    past, future = jnp.full((4, 3, 1), 10.0), jnp.full((HORIZON, 3, 1), 20.0)
-    seen = anchor(initial_levels(HORIZON, 1), jnp.zeros_like(past), jnp.zeros_like(past, bool), past, future)
-    chex.assert_trees_all_close(seen.future, future)
+def test_nothing_observed_leaves_the_profile_at_its_level():
+    values, observed = recording()
+    blind = observed.at[20:].set(False)
+    future = causal_anchors(jnp.where(blind, values, 0.0), blind, HORIZON, CFG).future
+    chex.assert_tree_all_finite(future)
+    assert float(future[-1].min()) > 0
+
+
+def test_the_expert_that_is_right_gets_the_weight():
+    # Odd days are three times as busy as even ones: remembering one day is wrong, the same level holds within a day.
+    # A cell's own level jumps by a factor at mid-recording; the expert with the long memory errs for longer.
+    rng = np.random.default_rng(0)
+    level = np.where(np.arange(20 * DAY) < 10 * DAY, 1.0, np.array([[4.0], [0.25]])).T  # [L, 2]
+    values = jnp.asarray(rng.poisson(50 * level)[..., None] / 50.0, jnp.float32)
+    cfg = ProfileConfig(DAY, days=((0.9, 0.0),), cell_memories=(0.3, 0.99), cell_priors=(0.1,))
+    weight = causal_anchors(values, jnp.ones_like(values, bool), HORIZON, cfg).weight[..., 0]  # [L, 2]
+    just_after = weight[10 * DAY + HORIZON + 2]
+    assert float(just_after[0]) > 0.9
+    chex.assert_trees_all_close(weight.sum(-1), jnp.ones(len(weight)), rtol=1e-5)
+
+
+def test_every_expert_has_a_name_of_its_own():
+    names = expert_names(CFG)
+    assert len(set(names)) == len(names) == len(CFG.days) * len(CFG.cell_memories) * len(CFG.cell_priors)

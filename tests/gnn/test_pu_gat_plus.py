@@ -12,7 +12,7 @@ import pytest
 
 from stream_jax.fit import Examples, TrainConfig, train
 from stream_jax.gnn.attention import AttentionConfig, neighbour_table
-from stream_jax.gnn.inputs import fit_scaler, prepare, prepare_training
+from stream_jax.gnn.inputs import fit_scaler, prepare
 from stream_jax.gnn.network import ForecasterConfig, gaussian_nll
 from stream_jax.gnn.profile import ProfileConfig
 from stream_jax.gnn.pu_gat_plus import fit, init_params, predict, training_loss
@@ -27,6 +27,7 @@ CFG = ForecasterConfig(
     horizon=2,
     trend_lags=3,
     embedding=2,
+    calendar=True,
     profile=ProfileConfig(DAY, smoothing=1),
 )
 TRAINING = TrainConfig(learning_rate=1e-2, batch=16, epochs=3, patience=3)
@@ -106,23 +107,22 @@ def loss_parts(data: ForecastData, cfg: ForecasterConfig = CFG):
     scaler = jax.jit(fit_scaler, static_argnums=1)(data, cfg)
     prepared = jax.jit(prepare, static_argnums=2)(data.series, scaler, cfg)
     shared = (prepared, scaler, neighbour_table(data.graph))
-    crossed = jax.jit(prepare_training, static_argnums=2)(data, scaler, cfg)
     trained = jax.jit(init_params, static_argnums=3)(jax.random.key(0), shared, data.train[:1], cfg)
-    return trained, (shared, crossed)
+    return trained, shared
 
 
 def test_missing_targets_and_padded_windows_leave_the_gradient_alone():
-    trained, (shared, crossed) = loss_parts(city())
+    trained, shared = loss_parts(city())
     grad = jax.jit(jax.grad(partial(training_loss, cfg=CFG), argnums=1))
     weight = jnp.array([1.0, 1.0, 0.0])
-    before = grad(jax.random.key(1), trained, jnp.array([10, 20, 30]), weight, (shared, crossed))
-    other = grad(jax.random.key(1), trained, jnp.array([10, 20, 25]), weight, (shared, crossed))
+    before = grad(jax.random.key(1), trained, jnp.array([10, 20, 30]), weight, shared)
+    other = grad(jax.random.key(1), trained, jnp.array([10, 20, 25]), weight, shared)
     chex.assert_trees_all_close(before, other, atol=1e-6)
     step, cell = 21, 0
-    hidden = crossed._replace(observed=crossed.observed.at[step, cell].set(False))
+    hidden = shared[0]._replace(observed=shared[0].observed.at[step, cell].set(False))
     loud = hidden._replace(values=hidden.values.at[step, cell].set(1e6))
-    quiet_grad = grad(jax.random.key(1), trained, jnp.array([10, 20, 30]), weight, (shared, hidden))
-    loud_grad = grad(jax.random.key(1), trained, jnp.array([10, 20, 30]), weight, (shared, loud))
+    quiet_grad = grad(jax.random.key(1), trained, jnp.array([10, 20, 30]), weight, (hidden, *shared[1:]))
+    loud_grad = grad(jax.random.key(1), trained, jnp.array([10, 20, 30]), weight, (loud, *shared[1:]))
     chex.assert_trees_all_equal(quiet_grad, loud_grad)
 
 
@@ -145,12 +145,12 @@ def test_every_variant_has_a_finite_loss_and_gradient(change):
     grad = jax.jit(jax.value_and_grad(partial(training_loss, cfg=cfg), argnums=1))
     value, grads = grad(jax.random.key(1), trained, jnp.array([10, 20]), jnp.ones(2), shared)
     chex.assert_tree_all_finite((value, grads))
-    assert any(float(jnp.abs(leaf).max()) > 0 for leaf in jax.tree.leaves(grads["network"]))
+    assert any(float(jnp.abs(leaf).max()) > 0 for leaf in jax.tree.leaves(grads))
 
 
 def test_training_starts_from_zero_correction():
-    trained, (shared, _) = loss_parts(city())
-    kernels = [trained["network"]["params"][stream]["mean"]["kernel"] for stream in ("trend", "residual")]
+    trained, shared = loss_parts(city())
+    kernels = [trained["params"][stream]["mean"]["kernel"] for stream in ("trend", "residual")]
     chex.assert_trees_all_equal(kernels, [jnp.zeros_like(kernel) for kernel in kernels])
     assert float(shared[1].unit.min()) > 0
 
