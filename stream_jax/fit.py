@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import orbax.checkpoint as ocp
 from jax import Array
@@ -99,9 +100,10 @@ def train(
     optimiser = _optimiser(cfg)
     start, run_epoch = _compiled(init_fn, loss_fn, eval_fn, optimiser, cfg)
     manager = _open(checkpoint_dir)
+    fingerprint = _fingerprint(keys, data, cfg) if manager is not None else ""
     state = start(keys, data) if manager is None or manager.latest_step() is None else None
     if state is None:
-        state = _restore(manager, jax.eval_shape(start, keys, data), _fingerprint(keys, data, cfg))
+        state = _restore(manager, jax.eval_shape(start, keys, data), fingerprint)
     with _progress_bar(progress) as bar:
         task = bar.add_task("fit", total=cfg.epochs, note="")
         while not bool(state.done.all()):
@@ -109,7 +111,7 @@ def train(
             epoch = int(state.epoch.max())
             bar.update(task, completed=epoch, note=_note(state))
             if manager is not None and (epoch % cfg.checkpoint_every == 0 or bool(state.done.all())):
-                _save(manager, epoch, state, _fingerprint(keys, data, cfg))
+                _save(manager, epoch, state, fingerprint)
     if manager is not None:
         manager.close()
     return FitResult(state.best_params, state.best_loss, state.epoch, state.train_loss, state.val_loss)
@@ -247,10 +249,12 @@ def _progress_bar(wanted: bool) -> Progress:
 
 
 def _fingerprint(keys: Array, data: Examples, cfg: TrainConfig) -> str:
-    """Tells whether a checkpoint belongs to this run: same settings, same keys, same shapes of data."""
+    """Tells whether a checkpoint belongs to this run: same settings, same keys, same data to the bit."""
     shapes = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), data)
-    text = repr((cfg, jax.random.key_data(keys).tolist(), shapes))
-    return hashlib.sha256(text.encode()).hexdigest()
+    digest = hashlib.sha256(repr((cfg, jax.random.key_data(keys).tolist(), shapes)).encode())
+    for leaf in jax.tree.leaves(data):
+        digest.update(np.ascontiguousarray(leaf))
+    return digest.hexdigest()
 
 
 def _open(directory: Path | str | None) -> ocp.CheckpointManager | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import shapely
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -73,9 +74,10 @@ def scanline_runs(zones: Zones) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
 
 def assign_zones(points: DataFrame, zones: Zones) -> DataFrame:
     """Adds `place`, the index of the zone that holds (lon, lat); null for points in none (water, other cities)."""
-    columns = (column.tolist() for column in scanline_runs(zones))
+    names = ("row", "run_start", "run_end", "place")
     schema = "row long, run_start double, run_end double, place int"
-    runs = points.sparkSession.createDataFrame(list(zip(*columns, strict=True)), schema)
+    table = pd.DataFrame(dict(zip(names, scanline_runs(zones), strict=True)))
+    runs = points.sparkSession.createDataFrame(table, schema)  # through Arrow: no Python on the executors
     row = F.round(F.col("lat") * LINES_PER_DEGREE).cast("long")
     is_inside = (F.col("row") == row) & (F.col("lon") >= F.col("run_start")) & (F.col("lon") < F.col("run_end"))
     return points.join(F.broadcast(runs), is_inside, "left").select(*points.columns, "place")
