@@ -1,9 +1,11 @@
 """The named presets: every size that a run needs, composed of the rooms' own configs."""
 
+import argparse
 import dataclasses
 
 from stream_jax.conformal.intervals import ConformalConfig
 from stream_jax.fit import TrainConfig
+from stream_jax.flows import crfn_by
 from stream_jax.flows.context import ContextConfig
 from stream_jax.flows.crfn_by import FlowConfig
 from stream_jax.gnn.pu_gat_plus import ForecasterConfig
@@ -17,7 +19,7 @@ class ExperimentConfig:
     training: TrainConfig = TrainConfig()
     conformal: ConformalConfig = ConformalConfig()
     flow: FlowConfig = FlowConfig()
-    flow_training: TrainConfig = TrainConfig(learning_rate=1e-3, epochs=50, patience=8)  # not given in the paper
+    flow_training: TrainConfig = crfn_by.DEFAULT_TRAINING
     seeds: int = 3
     max_folds: int = 3  # the last of a rolling-origin split
     first_seed: int = 0
@@ -27,6 +29,12 @@ class ExperimentConfig:
         return range(max(available - self.max_folds, 0), available)
 
 
+def experiment_config(args: argparse.Namespace) -> ExperimentConfig:
+    """The preset with what the command line overrides."""
+    cfg = PRESETS[args.preset]
+    return dataclasses.replace(cfg, seeds=args.seeds or cfg.seeds, max_folds=args.folds or cfg.max_folds)
+
+
 PRESETS = {
     # Every stage in minutes, for tests and first looks; its numbers mean nothing.
     "smoke": ExperimentConfig(
@@ -34,7 +42,7 @@ PRESETS = {
         TrainConfig(epochs=2, patience=2),
         ConformalConfig(num_clusters=4),
         FlowConfig(num_layers=2, hidden=16, context=ContextConfig(features=16, heads=2)),
-        TrainConfig(learning_rate=1e-3, epochs=3, patience=3),
+        TrainConfig(learning_rate=1e-3, batch=16, epochs=3, patience=3),
         seeds=2,
         max_folds=1,
     ),

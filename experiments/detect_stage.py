@@ -16,7 +16,7 @@ from data import loader
 from data.errors import DataError
 from data.spark_etl import shards
 from experiments import decisions, detect_figures, detection, results
-from experiments.configs import PRESETS, ExperimentConfig
+from experiments.configs import ExperimentConfig, experiment_config
 from stream_jax.conformal import dependence, event_metrics, fdr, fdr_metrics
 
 HEADLINE = 0.05  # the paper's level
@@ -25,8 +25,7 @@ HEADLINE = 0.05  # the paper's level
 def detect(args: argparse.Namespace, out: Path, console: Console) -> Path:
     """Runs the stage on the forecasters of `<out>/forecast`; returns the results file."""
     dataset = loader.load(out / "data")
-    cfg = PRESETS[args.preset]
-    cfg = dataclasses.replace(cfg, seeds=args.seeds or cfg.seeds)
+    cfg = experiment_config(args)
     folder, rows_file = out / "detect", out / "results" / dataset.manifest["dataset"] / "detect.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
     scenarios = ["clean", "injected", "contaminated"] + (["incidents"] if dataset.manifest["events"] else [])

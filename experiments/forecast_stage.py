@@ -16,7 +16,7 @@ from data import loader
 from data.errors import DataError
 from data.spark_etl import shards
 from experiments import forecast_figures, forecasting, results
-from experiments.configs import PRESETS, ExperimentConfig
+from experiments.configs import ExperimentConfig, experiment_config
 from stream_jax.checkpoint import ForecasterCheckpoint, save_forecaster
 from stream_jax.conformal import bootstrap
 from stream_jax.types import Forecast, Interval
@@ -28,9 +28,7 @@ BLOCK = 24  # steps of a bootstrap block: six hours
 def forecast(args: argparse.Namespace, out: Path, console: Console) -> Path:
     """Runs the stage on `<out>/data`; returns the results file."""
     dataset = loader.load(out / "data")
-    cfg = PRESETS[args.preset]
-    if args.seeds:
-        cfg = dataclasses.replace(cfg, seeds=args.seeds)
+    cfg = experiment_config(args)
     folder, rows_file = out / "forecast", out / "results" / dataset.manifest["dataset"] / "forecast.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(dataclasses.asdict(cfg), indent=1))
@@ -143,7 +141,8 @@ def _load_outcome(path: Path) -> forecasting.Outcome:
 
 
 def _key(method: str, dataset: loader.TrafficDataset, cfg: ExperimentConfig, fold: int) -> str:
-    used = dataclasses.asdict(cfg)
+    everything = dataclasses.asdict(cfg)
+    used = {name: everything[name] for name in ("forecaster", "training", "conformal", "seeds", "first_seed")}
     if method in forecasting.REFERENCES:
         used = {"conformal": used["conformal"], "reference": dataclasses.asdict(forecasting.REFERENCES[method][1])}
     text = json.dumps([used, method, fold, dataset.manifest["content_hash"]], sort_keys=True)

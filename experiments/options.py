@@ -33,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--preset", choices=PRESETS, default="default", help="smoke: minutes; paper: the paper's sizes")
     run.add_argument("--stage", choices=STAGES, nargs="+", default=list(STAGES), help="stages to run, in order (all)")
     run.add_argument("--seeds", type=int, metavar="S", help="seeds, trained in one vmapped call (the preset's number)")
+    run.add_argument("--folds", type=int, metavar="K", help="only the last K folds of a short recording")
     run.add_argument("--methods", nargs="+", help="forecasters to compare (pu_gat_plus and the references)")
     run.add_argument("--out", type=Path, help="folder of this run (runs/<dataset>-<preset>)")
     run.add_argument("--debug", action="store_true", help="show the whole trace of an error")

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stream_jax.gnn.attention import neighbour_table
-from stream_jax.gnn.inputs import fit_scaler, prepare, prepare_training
+from stream_jax.gnn.inputs import fit_scaler, prepare
 from stream_jax.gnn.network import ForecasterConfig
 from stream_jax.gnn.pu_gat_plus import init_params, training_loss
 from stream_jax.types import ForecastData, RoadGraph, TrafficSeries
@@ -67,21 +67,20 @@ def build_step(data: ForecastData, cfg: ForecasterConfig) -> tuple[Callable[[Arr
     """Start of one seed's state, and its training step on a batch of origins."""
     scaler = fit_scaler(data, cfg)
     shared = (prepare(data.series, scaler, cfg), scaler, neighbour_table(data.graph))
-    both = (shared, prepare_training(data, scaler, cfg))
     optimiser = optax.adamw(3e-4)
 
     def start(key: Array) -> tuple[Any, Any]:
         params = init_params(key, shared, data.train[:1], cfg)
         return params, optimiser.init(params)
 
-    def step(key: Array, state: tuple[Any, Any], origins: Array, both: Any) -> tuple[Any, Any]:
+    def step(key: Array, state: tuple[Any, Any], origins: Array, shared: Any) -> tuple[Any, Any]:
         params, opt_state = state
         weight = jnp.ones(origins.shape[0])
-        grads = jax.grad(training_loss, argnums=1)(key, params, origins, weight, both, cfg)
+        grads = jax.grad(training_loss, argnums=1)(key, params, origins, weight, shared, cfg)
         updates, opt_state = optimiser.update(grads, opt_state, params)
         return optax.apply_updates(params, updates), opt_state
 
-    return start, lambda key, state, origins: step(key, state, origins, both)
+    return start, lambda key, state, origins: step(key, state, origins, shared)
 
 
 def measure(data: ForecastData, cfg: ForecasterConfig, seeds: int, batch: int, repeats: int) -> tuple[float, float]:
