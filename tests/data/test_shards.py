@@ -199,7 +199,7 @@ def test_a_failing_rename_brings_the_old_folder_back(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-@pytest.mark.parametrize("pid", [2**22 + 1, os.getpid()])  # above the largest pid; one that a container used before
+@pytest.mark.parametrize("pid", [2**22 + 1, os.getpid()], ids=["above the largest", "used before in a container"])
 def test_what_a_killed_job_left_is_cleaned(tmp_path, pid):
     leftover, backup = tmp_path / f".data.tmp-{pid}", tmp_path / ".data.old"
     leftover.mkdir()
