@@ -142,8 +142,10 @@ def _load_outcome(path: Path) -> forecasting.Outcome:
 
 def _key(method: str, dataset: loader.TrafficDataset, cfg: ExperimentConfig, fold: int) -> str:
     everything = dataclasses.asdict(cfg)
-    used = {name: everything[name] for name in ("forecaster", "training", "conformal", "seeds", "first_seed")}
-    if method in forecasting.REFERENCES:
+    used = {name: everything[name] for name in ("training", "conformal", "seeds", "first_seed")}
+    if method not in forecasting.REFERENCES:
+        used["forecaster"] = dataclasses.asdict(forecasting.forecaster_config(method, dataset, fold, cfg))
+    else:
         used = {"conformal": used["conformal"], "reference": dataclasses.asdict(forecasting.REFERENCES[method][1])}
     text = json.dumps([used, method, fold, dataset.manifest["content_hash"]], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
