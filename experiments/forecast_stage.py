@@ -144,7 +144,7 @@ def _key(method: str, dataset: loader.TrafficDataset, cfg: ExperimentConfig, fol
     everything = dataclasses.asdict(cfg)
     used = {name: everything[name] for name in ("training", "conformal", "seeds", "first_seed")}
     if method not in forecasting.REFERENCES:
-        used["forecaster"] = dataclasses.asdict(forecasting.forecaster_config(method, dataset, fold, cfg))
+        used["forecaster"] = dataclasses.asdict(forecasting.forecaster_config(method, dataset, cfg))
     else:
         used = {"conformal": used["conformal"], "reference": dataclasses.asdict(forecasting.REFERENCES[method][1])}
     text = json.dumps([used, method, fold, dataset.manifest["content_hash"]], sort_keys=True)

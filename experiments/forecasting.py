@@ -34,8 +34,6 @@ VARIANTS = {
     "beta_nll": {"loss": "beta_nll"},
     "seasonal_trend": {"trend": "seasonal"},
 }
-LONG_TRAINING_DAYS = 10
-CELL_EMBEDDING = 8
 METHODS = (*REFERENCES, OURS, *(f"{OURS}:{name}" for name in VARIANTS))
 DEFAULT_METHODS = (*REFERENCES, OURS)
 
@@ -60,19 +58,10 @@ class Fitted(NamedTuple):
     outcome: Outcome
 
 
-def forecaster_config(
-    method: str, dataset: TrafficDataset, fold: int, cfg: ExperimentConfig
-) -> pu_gat_plus.ForecasterConfig:
-    """PU-GAT+ as configured, with the change that a variant's name stands for.
-
-    Cells and clock are shown to the network where it has days enough to learn from them rather than memorise them.
-    """
-    changes = dict(VARIANTS[method.split(":")[1]]) if ":" in method else {}
-    start, stop = dataset.part("train", fold)
-    steps_per_day = 86_400 // dataset.manifest["bin_s"]
-    if stop - start >= LONG_TRAINING_DAYS * steps_per_day:
-        changes |= {"embedding": CELL_EMBEDDING, "calendar": True}
-    profile = dataclasses.replace(cfg.forecaster.profile, steps_per_day=steps_per_day)
+def forecaster_config(method: str, dataset: TrafficDataset, cfg: ExperimentConfig) -> pu_gat_plus.ForecasterConfig:
+    """PU-GAT+ as configured, with the change that a variant's name stands for."""
+    changes = VARIANTS[method.split(":")[1]] if ":" in method else {}
+    profile = dataclasses.replace(cfg.forecaster.profile, steps_per_day=86_400 // dataset.manifest["bin_s"])
     return dataclasses.replace(cfg.forecaster, profile=profile, **changes)
 
 
@@ -86,7 +75,7 @@ def fit_fold(
         params = module.fit(jax.random.key(cfg.first_seed), data, config)
         predict = _stacked(module.predict, params, data, config)
     else:
-        config = forecaster_config(method, dataset, fold, cfg)
+        config = forecaster_config(method, dataset, cfg)
         keys = jax.vmap(jax.random.key)(cfg.first_seed + jnp.arange(cfg.seeds))
         params = pu_gat_plus.fit(keys, data, config, cfg.training, progress, checkpoint_dir)
         predict = lambda origins: pu_gat_plus.predict(params, data, origins, config)  # noqa: E731
