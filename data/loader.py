@@ -34,7 +34,7 @@ class TrafficDataset:
     folder: Path
     manifest: dict
     graph: RoadGraph
-    geometry: dict  # ids, lonlat, outline, outline_start
+    geometry: dict  # ids, position, lonlat, outline, outline_start
     maps: tuple[dict, ...]  # arrays of each shard, in order of time
 
     @property
@@ -132,7 +132,7 @@ def load(folder: Path, verify: bool = False) -> TrafficDataset:
     arrays = shards.read_arrays(folder / shards.GRAPH)
     edges = (arrays[name] for name in ("senders", "receivers", "edge_features"))
     graph = RoadGraph(*edges, arrays["position"].astype(np.float32))
-    geometry = {name: arrays[name] for name in ("ids", "lonlat", "outline", "outline_start")}
+    geometry = {name: arrays[name] for name in ("ids", "position", "lonlat", "outline", "outline_start")}
     return TrafficDataset(folder, manifest, graph, geometry, maps)
 
 

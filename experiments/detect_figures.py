@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from data.loader import TrafficDataset
+from data.spark_etl.quality import draw_cells
 from experiments import decisions, detection
-from experiments.forecast_figures import draw_cells
 
 matplotlib.use("Agg")
 SHOWN_ARMS = ("full+by", "full+bh", "soft_rank+e_bh", "paper_trim+by")
@@ -93,7 +93,7 @@ def detections(folds: list[detection.Scored], dataset: TrafficDataset, kind: str
     rejected = decisions.reject(decisions.evidence(one, "full"), tested, "bh", 0.05)
     figure = Figure(figsize=(11, 5), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.2))
-    draw_cells(left, figure, dataset, rejected.sum(axis=0).astype(float), "rejections in the test part")
+    draw_cells(left, figure, dataset.geometry, rejected.sum(axis=0).astype(float), "rejections in the test part")
     step, cell = np.nonzero(one.kind > 0)
     right.scatter(step, cell, s=14, color="tab:orange", label="labelled", marker="s", linewidths=0)
     step, cell = np.nonzero(rejected)

@@ -5,10 +5,10 @@ from pathlib import Path
 import jax
 import matplotlib
 import numpy as np
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from data.loader import TrafficDataset
+from data.spark_etl.quality import draw_cells
 from experiments import forecasting
 from experiments.configs import ExperimentConfig
 from stream_jax.conformal import diagnostics, intervals
@@ -92,7 +92,11 @@ def width_map(folds: list[forecasting.Outcome], dataset: TrafficDataset, kind: s
     figure = Figure(figsize=(6, 5.4), layout="constrained")
     axes = figure.subplots()
     draw_cells(
-        axes, figure, dataset, np.minimum(relative, np.nanquantile(relative, 0.98)), "interval width / mean flow"
+        axes,
+        figure,
+        dataset.geometry,
+        np.minimum(relative, np.nanquantile(relative, 0.98)),
+        "interval width / mean flow",
     )
     axes.set_title(f"{kind}\none hour ahead", fontsize=10)
     return figure
@@ -120,19 +124,3 @@ def examples(folds: list[forecasting.Outcome], kind: str) -> Figure:
     axes.legend(fontsize=8)
     figure.suptitle(kind, fontsize=10)
     return figure
-
-
-def draw_cells(axes, figure: Figure, dataset: TrafficDataset, values: np.ndarray, label: str) -> None:
-    """Colours the cells of a city; sensors without outline become dots."""
-    start, outline = dataset.geometry["outline_start"], dataset.geometry["outline"]
-    rings = [outline[start[i] : start[i + 1]] for i in range(len(values))]
-    if all(len(ring) > 2 for ring in rings):
-        shapes = PolyCollection(rings, array=values, cmap="viridis", edgecolors="white", linewidths=0.2)
-        axes.add_collection(shapes)
-        axes.autoscale_view()
-        axes.set_aspect(1 / np.cos(np.radians(dataset.geometry["lonlat"][:, 1].mean())))
-        axes.set(xlabel="longitude", ylabel="latitude")
-    else:
-        shapes = axes.scatter(*np.asarray(dataset.graph.position).T / 1000, c=values, s=14)
-        axes.set(xlabel="km east", ylabel="km north", aspect="equal")
-    figure.colorbar(shapes, label=label, shrink=0.7)

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
@@ -34,6 +35,22 @@ def write_quality_page(folder: Path, manifest: dict) -> Path:
     return page
 
 
+def draw_cells(axes: Axes, figure: Figure, cells: dict[str, np.ndarray], values: np.ndarray, label: str) -> None:
+    """Colours the cells of a city by their values; sensors, which have no outline, become dots."""
+    start, outline = cells["outline_start"], cells["outline"]
+    rings = [outline[start[i] : start[i + 1]] for i in range(len(values))]
+    if all(len(ring) > 2 for ring in rings):
+        shapes = PolyCollection(rings, array=values, cmap="viridis", edgecolors="white", linewidths=0.2)
+        axes.add_collection(shapes)
+        axes.autoscale_view()
+        axes.set_aspect(1 / np.cos(np.radians(cells["lonlat"][:, 1].mean())))
+        axes.set(xlabel="longitude", ylabel="latitude")
+    else:
+        shapes = axes.scatter(*cells["position"].T / 1000, c=values, s=14)
+        axes.set(xlabel="km east", ylabel="km north", aspect="equal")
+    figure.colorbar(shapes, label=label, shrink=0.7)
+
+
 def _over_time(manifest: dict, time: np.ndarray, values: np.ndarray, observed: np.ndarray) -> Figure:
     figure = Figure(figsize=(10, 3), layout="constrained")
     axes = figure.subplots()
@@ -49,19 +66,8 @@ def _map(manifest: dict, cells: dict, values: np.ndarray, observed: np.ndarray) 
     figure = Figure(figsize=(6, 6), layout="constrained")
     axes = figure.subplots()
     mean = (values[..., 0] * observed[..., 0]).sum(axis=0) / np.maximum(observed[..., 0].sum(axis=0), 1)
-    start = cells["outline_start"]
-    rings = [cells["outline"][start[i] : start[i + 1]] for i in range(len(mean))]
-    if all(len(ring) > 2 for ring in rings):
-        shapes = PolyCollection(rings, array=mean, cmap="viridis", edgecolors="white", linewidths=0.2)
-        axes.add_collection(shapes)
-        axes.autoscale_view()
-        axes.set_aspect(1 / np.cos(np.radians(cells["lonlat"][:, 1].mean())))
-        axes.set(xlabel="longitude", ylabel="latitude")
-    else:
-        shapes = axes.scatter(*cells["position"].T / 1000, c=mean, s=14)
-        axes.set(xlabel="km east", ylabel="km north", aspect="equal")
     name = manifest["features"][0]
-    figure.colorbar(shapes, label=f"mean {name} ({manifest['units'][name]})", shrink=0.7)
+    draw_cells(axes, figure, cells, mean, f"mean {name} ({manifest['units'][name]})")
     return figure
 
 
