@@ -1,7 +1,7 @@
 """The two-stream PU-GAT+ network: windows in, standardised mean and sigma out.
 
 Section 4.1, Eqs. (unc_update), (trend) and (combined_unc). The paper names no temporal encoder; here the steps of a
-window are encoded by two dense layers, which on windows this short costs a tenth of a recurrent cell.
+window are encoded by two dense layers, which on windows this short cost far less than a recurrent cell.
 """
 
 import dataclasses
