@@ -1,6 +1,6 @@
 """Every pytree that crosses a room; imports nothing of ours.
 
-Axes: S seeds, B batch, T history, H horizon, N cells, E edges, F features, C clusters.
+Axes: S seeds, B batch, T history, H horizon, N cells, E edges, F features, C clusters, I intersections, K ensemble.
 """
 
 from typing import NamedTuple
@@ -83,3 +83,62 @@ class Detection(NamedTuple):
     score: Array  # [..., N] larger is more anomalous
     p_value: Array  # [..., N] in (0, 1]
     rejected: Array  # [..., N] bool, chosen among the N cells of a step at a controlled false-discovery rate
+
+
+class RoadMeasurement(NamedTuple):
+    """What the road showed during one control step; a vehicle counts at the intersection that it will meet next."""
+
+    queue: Array  # [I, 8] mean number of halting vehicles of each NEMA phase, upstream and not yet inserted ones too
+    wait: Array  # [I] longest waiting time of any vehicle during the step, s
+    served: Array  # [I] vehicles that crossed the stop line during the step
+    arrived: Array  # [I] vehicles that came to the intersection's approaches during the step, inserted or waiting to be
+    served_window: Array  # [I] the same over the last 15 min, or since the start
+    arrived_window: Array  # [I]
+    travel_time: Array  # [] vehicle-seconds spent in the network during the step, waiting to enter included
+    finished: Array  # [] trips that ended during the step
+    teleports: Array  # [] vehicles that SUMO moved by force during the step
+
+
+class CityView(NamedTuple):
+    """What the forecast and the detection say about each intersection's surroundings."""
+
+    mean: Array  # [I, H] forecast flow of the coverage area, relative to the intersection's usual flow
+    sigma: Array  # [I, H] its calibrated standard deviation, in the same unit
+    p_value: Array  # [I] in (0, 1]
+    anomalous: Array  # [I] 1.0 where a cell of the area was rejected, else 0.0
+
+
+class RLState(NamedTuple):
+    """The augmented state of the controller, in normalised units."""
+
+    local: Array  # [I, 10] queues of the 8 phases, longest wait, served ratio: the physical part x
+    mean: Array  # [I, H]
+    sigma: Array  # [I, H]
+    p_value: Array  # [I]
+    anomalous: Array  # [I]
+    plan: Array  # [I, 9] the action in force
+    clock: Array  # [5] sin and cos of time of day and day of week, share of the forecast step that is over
+
+
+class Certificate(NamedTuple):
+    """The decrease condition at one step: L(mu) + margin - L(x) <= -kappa d_C + delta."""
+
+    value: Array  # [] L(x)
+    decrease: Array  # [] L(x) - L(mu), predicted
+    margin: Array  # []
+    violation: Array  # [] d_C(x)
+    excess: Array  # [] by how much the condition fails, 0 when it holds
+    certified: Array  # [] bool
+    source: Array  # [] int32: 0 policy, 1 projected, 2 previous, 3 default plan, 4 longest queue, 5 least excess
+
+
+class Transition(NamedTuple):
+    """One control step as the learner keeps it."""
+
+    state: RLState
+    action: Array  # [I, 9] executed
+    proposed: Array  # [I, 9] before the filter
+    reward: Array  # []
+    cost: Array  # [3] normalised violations of C1, C2, C3
+    next_state: RLState
+    discount: Array  # [] 0 at the end of an episode

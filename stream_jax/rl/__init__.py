@@ -1,0 +1,1 @@
+"""LyCon-WRL+: act safely inside a learned world."""
