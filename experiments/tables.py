@@ -1,161 +1,95 @@
-"""Results rows to the tables of the README: `python experiments/tables.py --write README.md`.
+"""Results rows to tables: the paper's with columns «paper | ours», and the README's block.
 
-Numbers between the markers of the README are written by this file alone; a test compares the two.
+  python experiments/tables.py --table forecasting      one table, or all of them with --table all
+  python experiments/tables.py --write README.md        the block between the README's markers, which a test compares
+
+A cell of ours that was not run is empty; a paper cell that cannot be true carries the number of its footnote.
 """
 
 import argparse
 from pathlib import Path
 
-import numpy as np
-
-from experiments import results
+from experiments import ours, paper, readme_tables
 
 START, END = "<!-- results: start -->", "<!-- results: end -->"
-FORECAST = {"nrmse": "NRMSE", "mae": "MAE", "coverage": "coverage", "riw": "RIW", "winkler": "Winkler", "crps": "CRPS"}
-DETECT = {"fdr_step": "FDR per step", "fdr_pooled": "FDR pooled", "recall": "recall", "f1": "F1"}
+ALL = "all"
 
 
-def render(folder: Path) -> str:
-    """All tables as markdown, from the rows under `folder` alone."""
-    parts = []
-    for path in sorted(folder.glob("*/forecast.jsonl")):
-        parts += forecast_tables(results.read_rows(path))
-    for path in sorted(folder.glob("*/detect.jsonl")):
-        parts += detect_tables(results.read_rows(path))
-    for name, draw in (("etl", etl_table), ("train", train_table)):
-        rows = results.read_rows(folder / "bench" / f"{name}.jsonl")
-        parts += draw(rows) if rows else []
-    return "\n".join(parts) + "\n"
-
-
-def forecast_tables(rows: list[dict]) -> list[str]:
-    """Mean over seeds (± their standard deviation) of all test parts together, the best of each column in bold."""
-    first = rows[0]
-    pooled = [row for row in rows if row["fold"] == "all"]
-    methods = [name for name in dict.fromkeys(row["method"] for row in pooled) if name != "comparison"]
-    values = {
-        (method, metric): [float(r["value"]) for r in pooled if (r["method"], r["metric"]) == (method, metric)]
-        for method in methods
-        for metric in (*FORECAST, "noise_floor", "coverage_lower", "coverage_upper")
-    }
-    best = {m: min(np.mean(values[name, m]) for name in methods) for m in FORECAST if m != "coverage"}
-    lines = [
-        f"**Forecasting, {first['dataset']} ({first['data']} data)**, preset `{first['preset']}`, 15 to 60 min ahead, "
-        f"{first['device']}; target coverage 90 %.",
+def paper_table(name: str, book: ours.Book, dataset: str = "tdrive") -> str:
+    """One table of the paper as markdown, beside what the results rows say."""
+    table = paper.TABLES[name]
+    first, *columns = table.columns
+    lines, used = [], set()
+    for row in [*table.rows, *ours.others(name, book, dataset)]:
+        cells = []
+        for column in columns:
+            asked = ours.query(name, row, column, dataset)
+            found = ours.answer(asked, book)
+            used |= {(asked.dataset, asked.stage)} if found else set()
+            cells += [paper_cell(name, row, column) if row in table.rows else "", our_cell(found)]
+        lines.append(f"| {row} | " + " | ".join(cells) + " |")
+    head = [
+        f"**{table.title}** (`{table.label}`; ours: {_source(book, used)})",
         "",
-        "| method | seeds | " + " | ".join(FORECAST.values()) + " |",
-        "|---|---|" + "---|" * len(FORECAST),
+        f"| {first} | " + " | ".join(f"{column}, paper | {column}, ours" for column in columns) + " |",
+        "|---|" + "---|---|" * len(columns),
     ]
-    for method in methods:
-        cells = [_cell(values[method, metric], best.get(metric)) for metric in FORECAST]
-        lines.append(f"| {method} | {len(values[method, 'nrmse'])} | " + " | ".join(cells) + " |")
-    floor = np.mean(values[methods[0], "noise_floor"])
-    lines += ["", f"Counting-noise floor of NRMSE: {floor:.3f}." + _paired(pooled) + _by_horizon(pooled), ""]
-    return lines
+    notes = [f"[{number}] {doubt.reason}" for number, doubt in enumerate(table.doubts, start=1)]
+    foot = ["Cannot be true: " + "; ".join(notes) + ".", ""] if notes else []
+    return "\n".join([*head, *lines, "", *foot])
 
 
-def detect_tables(rows: list[dict]) -> list[str]:
-    """Every arm at the headline level on injected anomalies, and the null p-values."""
-    first = rows[0]
-    lines = []
-    for scenario in sorted({row["scenario"] for row in rows} - {"clean"}):
-        lines += [
-            f"**Detection, {first['dataset']} ({first['data']} data)**, preset `{first['preset']}`, {scenario}, "
-            "target FDR 5 %.",
-            "",
-            "| p-values + procedure | " + " | ".join(DETECT.values()) + " |",
-            "|---|" + "---|" * len(DETECT),
-        ]
-        arms = dict.fromkeys(row["arm"] for row in rows if row["scenario"] == scenario and "+" in row["arm"])
-        for arm in arms:
-            wanted = {"scenario": scenario, "arm": arm, "level": 0.05}
-            cells = []
-            for metric in DETECT:
-                found = [row["value"] for row in rows if (wanted | {"metric": metric}).items() <= row.items()]
-                numbers = [value for value in found if not isinstance(value, str)]
-                cells.append(f"{np.mean(numbers):.3f}" if numbers else "")
-            lines.append(f"| {arm} | " + " | ".join(cells) + " |")
-        lines.append("")
-    null = {row["level"]: row for row in rows if row["metric"] == "null_rate" and row["seed"] == 0}
-    rates = ", ".join(
-        f"P(p ≤ {t:g}) = {row['value']:.4f} [{row['lower']:.4f}, {row['upper']:.4f}]" for t, row in null.items()
-    )
-    lines += [f"P-values on the test part without injections (first seed, 95 % block-bootstrap interval): {rates}.", ""]
-    return lines
-
-
-def etl_table(rows: list[dict]) -> list[str]:
-    """The newest comparison and growth."""
-    lines = ["**ETL on real T-Drive** (bzip2 parts, each version in a process of its own, start-up included).", ""]
-    lines += ["| version | points | seconds | peak MB |", "|---|---|---|---|"]
-    seen = {}
-    for row in rows:
-        seen[row["bench"], row["version"], row["points"]] = row
-    for (bench, version, points), row in seen.items():
-        name = version if bench == "compare" else f"{version}, growth"
-        lines.append(f"| {name} | {points:,} | {row['seconds']} | {row['peak_mb']} |")
-    return [*lines, ""]
-
-
-def train_table(rows: list[dict]) -> list[str]:
-    """Seconds per training step."""
-    lines = [f"**Training step**, batch 64, 293 cells, the paper's sizes, {rows[-1]['device']}.", ""]
-    lines += ["| seeds in one call | seconds per step | of that many single steps |", "|---|---|---|"]
-    for row in {row["seeds"]: row for row in rows}.values():
-        share = row["step_s"] / (row["seeds"] * row["single_s"])
-        lines.append(f"| {row['seeds']} | {row['step_s']:.2f} | {share:.2f} |")
-    return [*lines, ""]
-
-
-def _cell(values: list[float], best: float | None) -> str:
-    if not values:
+def paper_cell(name: str, row: str, column: str) -> str:
+    """A printed number, with its spread and the footnotes that doubt it."""
+    table = paper.TABLES[name]
+    cell = table.rows[row][table.columns.index(column) - 1]
+    if cell is None:
         return ""
-    spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
-    text = f"{np.mean(values):.3f}{spread}"
-    return f"**{text}**" if best is not None and np.mean(values) == best else text
+    text = " ± ".join(f"{part:g}" for part in cell) if isinstance(cell, tuple) else cell
+    text = text if isinstance(text, str) else f"{text:g}"
+    return text + "".join(f" [{number}]" for number in paper.doubts(name, row, column))
 
 
-def _paired(rows: list[dict]) -> str:
-    """How much worse each reference is than ours, with its interval."""
-    found = {row["metric"]: row["value"] for row in rows if row["method"] == "comparison"}
-    parts = []
-    for metric, value in found.items():
-        if metric.endswith("_estimate"):
-            stem = metric.removesuffix("_estimate")
-            name = stem.removeprefix("nrmse_").removesuffix("_minus_ours")
-            parts.append(f"{name} {value:+.3f} [{found[f'{stem}_lower']:+.3f}, {found[f'{stem}_upper']:+.3f}]")
-    return f" NRMSE above pu_gat_plus, paired 95 % block-bootstrap interval: {'; '.join(parts)}." if parts else ""
-
-
-def _by_horizon(rows: list[dict]) -> str:
-    """Coverage of ours at each horizon, mean over seeds, and of the worst cluster."""
-    ours = [row for row in rows if row["method"] == "pu_gat_plus"]
-    mean = lambda metric: np.mean([float(r["value"]) for r in ours if r["metric"] == metric])  # noqa: E731
-    if not ours:
+def our_cell(found: ours.Answer | None) -> str:
+    """A measured number, with the spread over seeds or the upper limit; empty when there is none."""
+    if found is None:
         return ""
-    each = " / ".join(f"{mean(f'coverage_h{h}'):.3f}" for h in range(1, 5))
-    bounds = f"[{mean('coverage_lower'):.3f}, {mean('coverage_upper'):.3f}]"
-    worst = mean("coverage_worst_cluster")
-    return f" Coverage of pu_gat_plus by horizon: {each}, overall interval {bounds}, worst cluster {worst:.3f}."
+    text = readme_tables.number(found.value)
+    if found.spread is not None:
+        text += f" ± {readme_tables.number(found.spread)}"
+    return text + (f" (≤ {readme_tables.number(found.upper)})" if found.upper is not None else "")
 
 
 def write(page: Path, folder: Path) -> None:
-    """Puts the tables between the markers of a page."""
+    """Puts the README's tables between the markers of a page."""
     text = page.read_text()
     head, tail = text.split(START)[0], text.split(END)[1]
-    page.write_text(f"{head}{START}\n{render(folder)}{END}{tail}")
+    page.write_text(f"{head}{START}\n{readme_tables.render(folder)}{END}{tail}")
+
+
+def _source(book: ours.Book, used: set[tuple[str, str]]) -> str:
+    """Which runs stand behind the numbers."""
+    rows = [row for place in sorted(used) for row in book[place] if "preset" in row]
+    kinds = dict.fromkeys(f"{row['dataset']}, {row['data']} data, preset {row['preset']}" for row in rows)
+    return "; ".join(kinds) or "not run"
 
 
 def main() -> None:
-    """Prints the tables, or writes them into a page."""
+    """Prints tables, or writes the README's into a page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument("--dataset", default="tdrive", help="whose rows stand beside the paper's T-Drive")
+    parser.add_argument("--table", choices=(*paper.TABLES, ALL), help="a table of the paper")
     parser.add_argument("--write", type=Path, help="page with the markers")
     args = parser.parse_args()
-    if args.write:
+    if args.table:
+        names = paper.TABLES if args.table == ALL else (args.table,)
+        book = ours.load(args.results)
+        print("\n".join(paper_table(name, book, args.dataset) for name in names))
+    elif args.write:
         write(args.write, args.results)
     else:
-        print(render(args.results))
+        print(readme_tables.render(args.results))
 
 
 if __name__ == "__main__":

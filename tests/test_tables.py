@@ -1,28 +1,141 @@
-"""The README's numbers are those of the committed results rows."""
+"""Tables hold what the rows hold: the README block, «paper | ours», and nothing where nothing was run."""
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
-from experiments import results, tables
+import pytest
+
+from experiments import ours, paper, readme_tables, results, tables
 
 ROOT = Path(__file__).parent.parent
+COMMON = {"dataset": "tdrive", "data": "synthetic", "preset": "smoke", "device": "cpu", "data_hash": "h"}
+
+
+def forecast_row(method: str, metric: str, value: float, seed: int = 0) -> dict:
+    return COMMON | {
+        "stage": "forecast",
+        "fold": "all",
+        "method": method,
+        "seed": seed,
+        "metric": metric,
+        "value": value,
+    }
+
+
+def cells(text: str, row: str) -> list[str]:
+    (line,) = [line for line in text.splitlines() if line.startswith(f"| {row} |")]
+    return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
 def test_the_readme_shows_exactly_what_the_results_rows_say():
     readme = (ROOT / "README.md").read_text()
     shown = readme.split(tables.START)[1].split(tables.END)[0].strip()
-    assert shown == tables.render(ROOT / "results").strip(), "run: python experiments/tables.py --write README.md"
+    assert shown == readme_tables.render(ROOT / "results").strip(), (
+        "run: python experiments/tables.py --write README.md"
+    )
 
 
 def test_the_best_mean_is_bold_and_the_spread_is_over_seeds(tmp_path):
-    common = {"dataset": "d", "data": "synthetic", "preset": "smoke", "device": "cpu", "fold": "all", "data_hash": "h"}
-    common |= {"stage": "forecast"}
     rows = [
-        common | {"method": method, "seed": seed, "metric": metric, "value": value}
-        for metric in (*tables.FORECAST, "noise_floor")
+        forecast_row(method, metric, value, seed)
+        for metric in (*readme_tables.FORECAST, "noise_floor")
         for method, seed, value in (("ref", 0, 0.5), ("ours", 0, 0.3), ("ours", 1, 0.5))
     ]
-    results.write_rows(tmp_path / "d" / "forecast.jsonl", rows)
-    page = tables.render(tmp_path)
+    results.write_rows(tmp_path / "tdrive" / "forecast.jsonl", rows)
+    page = readme_tables.render(tmp_path)
     # Mean 0.4, standard deviation of two values 0.2 apart with one degree of freedom: 0.2 / sqrt(2) = 0.141.
     assert "**0.400 ± 0.141**" in page and "| ref | 1 | 0.500 |" in page
     assert "synthetic data" in page
+
+
+@pytest.mark.parametrize("name", paper.TABLES)
+def test_without_rows_every_cell_of_ours_is_empty_and_the_paper_is_complete(name):
+    text = tables.paper_table(name, {})
+    table = paper.TABLES[name]
+    assert "ours: not run" in text
+    for row, printed in table.rows.items():
+        shown = cells(text, row)
+        assert not any(shown[1::2])
+        assert [bool(cell) for cell in shown[0::2]] == [cell is not None for cell in printed]
+
+
+def test_a_row_of_ours_stands_beside_the_papers_number_with_its_spread(tmp_path):
+    path = tmp_path / "tdrive" / "forecast.jsonl"
+    results.write_rows(path, [forecast_row("pu_gat_plus", "nrmse_h4", value, k) for k, value in enumerate((0.3, 0.5))])
+    results.write_rows(path, [forecast_row("persistence", "nrmse_h4", 0.7)])
+    text = tables.paper_table("forecasting", ours.load(tmp_path))
+    assert cells(text, "PU-GAT+")[:2] == ["0.254", "0.400 ± 0.141"]
+    assert cells(text, "persistence")[:2] == ["", "0.700"]
+    assert "tdrive, synthetic data, preset smoke" in text
+
+
+def test_a_doubtful_number_carries_the_number_of_its_reason():
+    text = tables.paper_table("anomaly", {})
+    (mark,) = re.findall(r"0\.74 \[(\d)\]", text)
+    assert f"[{mark}] BY rejects a subset" in text
+
+
+def test_the_larger_preset_and_the_newer_data_are_shown(tmp_path):
+    path = tmp_path / "tdrive" / "forecast.jsonl"
+    row = forecast_row("pu_gat_plus", "nrmse_h4", 0.1)
+    results.write_rows(path, [row | {"preset": "default", "value": 0.3}])
+    results.write_rows(path, [row | {"preset": "default", "value": 0.2, "data_hash": "newer"}])
+    results.write_rows(path, [row])
+    assert [one["value"] for one in ours.load(tmp_path)["tdrive", "forecast"]] == [0.2]
+
+
+def test_an_ablation_downstream_keeps_the_forecasters_number_and_one_upstream_does_not_lend_its_detections(tmp_path):
+    results.write_rows(tmp_path / "tdrive" / "forecast.jsonl", [forecast_row("pu_gat_plus", "nrmse_h4", 0.3)])
+    detected = {"stage": "detect", "method": "crfn_by", "scenario": "injected", "arm": "full+by", "level": 0.05}
+    row = COMMON | detected | {"metric": "f1", "value": 0.6, "seed": 0}
+    results.write_rows(tmp_path / "tdrive" / "detect.jsonl", [row])
+    text = tables.paper_table("ablation", ours.load(tmp_path))
+    nrmse, f1 = 1, 5  # columns «NRMSE, ours» and «F1, ours»
+    assert [cells(text, "w/o Lyapunov")[k] for k in (nrmse, f1)] == ["0.300", "0.600"]
+    assert [cells(text, "w/o dual stream")[k] for k in (nrmse, f1)] == ["", ""]
+
+
+def test_gamma_is_summarised_over_heads_seeds_and_streams(tmp_path):
+    path = tmp_path / "tdrive" / "forecast.jsonl"
+    rows = [
+        forecast_row("pu_gat_plus:unconstrained", f"gamma/trend/layer_1/head_{k}", value, 0)
+        for k, value in enumerate((-1.0, 1.0, 2.0, 2.0))
+    ]
+    results.write_rows(path, rows)
+    text = tables.paper_table("gamma", ours.load(tmp_path))
+    # Mean 1; squared deviations 4 + 0 + 1 + 1 over three degrees of freedom: sqrt 2; one of four is negative.
+    assert cells(text, "1")[5] == "1.000" and cells(text, "1")[7] == "1.414"
+    assert cells(text, "sign flips")[5] == "0.250"
+
+
+def test_precision_is_one_minus_the_pooled_false_discovery_proportion(tmp_path):
+    row = {"stage": "detect", "method": "crfn_by", "scenario": "injected", "arm": "full+by", "level": 0.05, "seed": 0}
+    results.write_rows(tmp_path / "tdrive" / "detect.jsonl", [COMMON | row | {"metric": "fdr_pooled", "value": 0.25}])
+    assert cells(tables.paper_table("anomaly", ours.load(tmp_path)), "CRFN-BY")[1] == "0.750"
+
+
+def test_control_shows_safety_with_its_interval_at_every_level(tmp_path):
+    row = COMMON | {"stage": "control", "method": "fixed", "seed": 0}
+    rows = [
+        row | {"level": level, "metric": "safety", "value": 0.5, "lower": 0.31, "upper": 0.69}
+        for level in ("moderate", "heavy")
+    ]
+    rows.append(row | {"level": "heavy", "metric": "travel_time", "value": 210.4})
+    results.write_rows(tmp_path / "tdrive" / "control.jsonl", rows)
+    page = readme_tables.render(tmp_path)
+    assert page.count("| fixed | 50 % [31 %, 69 %] |") == 2 and "moderate" in page
+    assert "| fixed | 50 % [31 %, 69 %] |  | 210.4 |" in page
+
+
+def test_the_command_prints_a_table_by_name():
+    argv = [sys.executable, "experiments/tables.py", "--table", "trimming"]
+    said = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "tab:trim_sensitivity" in said and cells(said, "0.02")[0] == "0.041 [1]"
+
+
+def test_committed_rows_have_no_time_of_day():
+    for path in sorted((ROOT / "results").glob("*/*.jsonl")):
+        for row in results.read_rows(path):
+            assert not {"time", "date", "timestamp", "started", "finished_at"} & row.keys(), path

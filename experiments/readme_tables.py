@@ -1,0 +1,185 @@
+"""The README's tables from results rows: forecasting, detection, control, ETL and training, one block each.
+
+Only rows are read; what was not run is not shown.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from experiments import ours, results
+
+FORECAST = {"nrmse": "NRMSE", "mae": "MAE", "coverage": "coverage", "riw": "RIW", "winkler": "Winkler", "crps": "CRPS"}
+DETECT = {"fdr_step": "FDR per step", "fdr_pooled": "FDR pooled", "recall": "recall", "f1": "F1"}
+CONTROL = {
+    "safety": "safe episodes",
+    "violating_steps": "violating steps",
+    "travel_time": "travel time, s",
+    "longest_wait": "longest wait, s",
+    "reward": "reward",
+}
+
+
+def render(folder: Path) -> str:
+    """All tables as markdown, from the rows under `folder` alone."""
+    parts = []
+    for path in sorted(folder.glob("*/forecast.jsonl")):
+        parts += forecast_tables(ours.picked(path))
+    for path in sorted(folder.glob("*/detect.jsonl")):
+        parts += detect_tables(ours.picked(path))
+    for path in sorted(folder.glob("*/control.jsonl")):
+        parts += control_tables(ours.picked(path))
+    for name, draw in (("etl", etl_table), ("train", train_table)):
+        rows = results.read_rows(folder / "bench" / f"{name}.jsonl")
+        parts += draw(rows) if rows else []
+    return "\n".join(parts) + "\n"
+
+
+def forecast_tables(rows: list[dict]) -> list[str]:
+    """Mean over seeds (± their standard deviation) of all test parts together, the best of each column in bold."""
+    first = rows[0]
+    pooled = [row for row in rows if row["fold"] == "all"]
+    methods = [name for name in dict.fromkeys(row["method"] for row in pooled) if name != "comparison"]
+    values = {
+        (method, metric): [float(r["value"]) for r in pooled if (r["method"], r["metric"]) == (method, metric)]
+        for method in methods
+        for metric in (*FORECAST, "noise_floor", "coverage_lower", "coverage_upper")
+    }
+    best = {m: min(np.mean(values[name, m]) for name in methods) for m in FORECAST if m != "coverage"}
+    lines = [
+        f"**Forecasting, {first['dataset']} ({first['data']} data)**, preset `{first['preset']}`, 15 to 60 min ahead, "
+        f"{first['device']}; target coverage 90 %.",
+        "",
+        "| method | seeds | " + " | ".join(FORECAST.values()) + " |",
+        "|---|---|" + "---|" * len(FORECAST),
+    ]
+    for method in methods:
+        cells = [_cell(values[method, metric], best.get(metric)) for metric in FORECAST]
+        lines.append(f"| {method} | {len(values[method, 'nrmse'])} | " + " | ".join(cells) + " |")
+    floor = np.mean(values[methods[0], "noise_floor"])
+    lines += ["", f"Counting-noise floor of NRMSE: {floor:.3f}." + _paired(pooled) + _by_horizon(pooled), ""]
+    return lines
+
+
+def detect_tables(rows: list[dict]) -> list[str]:
+    """Every arm at the headline level on injected anomalies, and the null p-values."""
+    first = rows[0]
+    lines = []
+    for scenario in sorted({row["scenario"] for row in rows} - {"clean"}):
+        lines += [
+            f"**Detection, {first['dataset']} ({first['data']} data)**, preset `{first['preset']}`, {scenario}, "
+            "target FDR 5 %.",
+            "",
+            "| p-values + procedure | " + " | ".join(DETECT.values()) + " |",
+            "|---|" + "---|" * len(DETECT),
+        ]
+        arms = dict.fromkeys(row["arm"] for row in rows if row["scenario"] == scenario and "+" in row["arm"])
+        for arm in arms:
+            wanted = {"scenario": scenario, "arm": arm, "level": 0.05}
+            cells = []
+            for metric in DETECT:
+                found = [row["value"] for row in rows if (wanted | {"metric": metric}).items() <= row.items()]
+                numbers = [value for value in found if not isinstance(value, str)]
+                cells.append(f"{np.mean(numbers):.3f}" if numbers else "")
+            lines.append(f"| {arm} | " + " | ".join(cells) + " |")
+        lines.append("")
+    null = {row["level"]: row for row in rows if row["metric"] == "null_rate" and row["seed"] == 0}
+    rates = ", ".join(
+        f"P(p ≤ {t:g}) = {row['value']:.4f} [{row['lower']:.4f}, {row['upper']:.4f}]" for t, row in null.items()
+    )
+    lines += [f"P-values on the test part without injections (first seed, 95 % block-bootstrap interval): {rates}.", ""]
+    return lines
+
+
+def control_tables(rows: list[dict]) -> list[str]:
+    """Every controller at every level of demand; safety with its Wilson interval over episodes."""
+    first = rows[0]
+    lines = []
+    for level in dict.fromkeys(row["level"] for row in rows if row.get("level")):
+        lines += [
+            f"**Control, demand of {first['dataset']} ({first['data']} data)**, preset `{first['preset']}`, {level}.",
+            "",
+            "| controller | " + " | ".join(CONTROL.values()) + " |",
+            "|---|" + "---|" * len(CONTROL),
+        ]
+        for method in dict.fromkeys(row["method"] for row in rows if row.get("level") == level):
+            cells = []
+            for metric in CONTROL:
+                wanted = {"level": level, "method": method, "metric": metric}
+                cells.append(_measured([row for row in rows if wanted.items() <= row.items()], metric == "safety"))
+            lines.append(f"| {method} | " + " | ".join(cells) + " |")
+        lines.append("")
+    return lines
+
+
+def number(value: float) -> str:
+    """Three decimals below ten, fewer above."""
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _measured(rows: list[dict], is_share: bool) -> str:
+    values = [row["value"] for row in rows if not isinstance(row["value"], str)]
+    if not values:
+        return ""
+    mean = np.mean(values)
+    bounds = [(row["lower"], row["upper"]) for row in rows if "lower" in row]
+    if is_share:
+        text = f"{mean:.0%}".replace("%", " %")
+        low, high = np.mean(bounds, axis=0) if bounds else (None, None)
+        return text if low is None else f"{text} [{low:.0%}, {high:.0%}]".replace("%]", " %]").replace("%,", " %,")
+    return number(mean) + (f" ± {number(np.std(values, ddof=1))}" if len(values) > 1 else "")
+
+
+def etl_table(rows: list[dict]) -> list[str]:
+    """The newest comparison and growth."""
+    lines = ["**ETL on real T-Drive** (bzip2 parts, each version in a process of its own, start-up included).", ""]
+    lines += ["| version | points | seconds | peak MB |", "|---|---|---|---|"]
+    seen = {}
+    for row in rows:
+        seen[row["bench"], row["version"], row["points"]] = row
+    for (bench, version, points), row in seen.items():
+        name = version if bench == "compare" else f"{version}, growth"
+        lines.append(f"| {name} | {points:,} | {row['seconds']} | {row['peak_mb']} |")
+    return [*lines, ""]
+
+
+def train_table(rows: list[dict]) -> list[str]:
+    """Seconds per training step."""
+    lines = [f"**Training step**, batch 64, 293 cells, the paper's sizes, {rows[-1]['device']}.", ""]
+    lines += ["| seeds in one call | seconds per step | of that many single steps |", "|---|---|---|"]
+    for row in {row["seeds"]: row for row in rows}.values():
+        share = row["step_s"] / (row["seeds"] * row["single_s"])
+        lines.append(f"| {row['seeds']} | {row['step_s']:.2f} | {share:.2f} |")
+    return [*lines, ""]
+
+
+def _cell(values: list[float], best: float | None) -> str:
+    if not values:
+        return ""
+    spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
+    text = f"{np.mean(values):.3f}{spread}"
+    return f"**{text}**" if best is not None and np.mean(values) == best else text
+
+
+def _paired(rows: list[dict]) -> str:
+    """How much worse each reference is than ours, with its interval."""
+    found = {row["metric"]: row["value"] for row in rows if row["method"] == "comparison"}
+    parts = []
+    for metric, value in found.items():
+        if metric.endswith("_estimate"):
+            stem = metric.removesuffix("_estimate")
+            name = stem.removeprefix("nrmse_").removesuffix("_minus_ours")
+            parts.append(f"{name} {value:+.3f} [{found[f'{stem}_lower']:+.3f}, {found[f'{stem}_upper']:+.3f}]")
+    return f" NRMSE above pu_gat_plus, paired 95 % block-bootstrap interval: {'; '.join(parts)}." if parts else ""
+
+
+def _by_horizon(rows: list[dict]) -> str:
+    """Coverage of ours at each horizon, mean over seeds, and of the worst cluster."""
+    ours = [row for row in rows if row["method"] == "pu_gat_plus"]
+    mean = lambda metric: np.mean([float(r["value"]) for r in ours if r["metric"] == metric])  # noqa: E731
+    if not ours:
+        return ""
+    each = " / ".join(f"{mean(f'coverage_h{h}'):.3f}" for h in range(1, 5))
+    bounds = f"[{mean('coverage_lower'):.3f}, {mean('coverage_upper'):.3f}]"
+    worst = mean("coverage_worst_cluster")
+    return f" Coverage of pu_gat_plus by horizon: {each}, overall interval {bounds}, worst cluster {worst:.3f}."
