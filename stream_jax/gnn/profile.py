@@ -54,7 +54,7 @@ class Anchors(NamedTuple):
     days: Array  # [L, N, F] days that stand behind the first profile
 
 
-class _Levels(NamedTuple):
+class Levels(NamedTuple):
     """What the scan carries from step to step, for one feature; P profiles, C cell memories, E experts."""
 
     city: Array  # [2, P] decayed city sums: observed, expected
@@ -87,7 +87,14 @@ def causal_profile(
     """
     weight = observed.astype(values.dtype)
     total, count = (_remembered(part, day_memory, week_weight, cfg) for part in (values, weight))  # [L, N, F]
-    past_total, past_count = _running(values, horizon), _running(weight, horizon)
+    return shrink(total, count, _running(values, horizon), _running(weight, horizon), cfg)
+
+
+def shrink(total: Array, count: Array, past_total: Array, past_count: Array, cfg: ProfileConfig) -> Profile:
+    """A remembered day with `prior` days of the city's shape at the cell's mean added; [·, N, F] all.
+
+    Args: total, count: sums over the remembered days; past_total, past_count: over everything that may be known.
+    """
     city_mean = _ratio(past_total.sum(1), past_count.sum(1))[:, None]  # [L, 1, F]
     cell_mean = (past_total + city_mean) / (past_count + 1.0)  # one step's worth of the city, so a new cell is defined
     city_shape = (total.mean(1, keepdims=True) + EPS * city_mean) / (count.mean(1, keepdims=True) + EPS)
@@ -103,9 +110,20 @@ def noise_scale(expected: Array, cfg: ProfileConfig) -> Array:
 def _run(values: Array, observed: Array, expected: Array, horizon: int, cfg: ProfileConfig) -> tuple[Array, Array]:
     """One feature. Args: values, observed [L, N]; expected [L + H, P, N]. Returns [L, H, N] and [L, E]."""
     length, cells = values.shape
+
+    def step(levels: Levels, at: Array) -> tuple[Levels, tuple[Array, Array]]:
+        coming = jax.lax.dynamic_slice_in_dim(expected, at + 1, horizon)  # [H, P, N]
+        return advance(levels, values[at], observed[at], expected[at], coming, cfg)
+
+    _, (future, weight) = jax.lax.scan(step, start_levels(cells, horizon, cfg), jnp.arange(length))
+    return future, weight
+
+
+def start_levels(cells: int, horizon: int, cfg: ProfileConfig) -> Levels:
+    """Nothing seen yet, for one feature."""
     num_profiles, num_memories = len(cfg.days), len(cfg.cell_memories)
     num_experts = num_profiles * num_memories * len(cfg.cell_priors)
-    start = _Levels(
+    return Levels(
         jnp.zeros((2, num_profiles)),
         jnp.zeros((2, num_profiles, num_memories, cells)),
         jnp.zeros((horizon, num_experts, horizon, cells)),
@@ -113,21 +131,24 @@ def _run(values: Array, observed: Array, expected: Array, horizon: int, cfg: Pro
         jnp.zeros(()),
     )
 
-    def step(levels: _Levels, at: Array) -> tuple[_Levels, tuple[Array, Array]]:
-        seen = observed[at] & (expected[at] > 0)  # [P, N]
-        levels = _settle(levels, values[at], observed[at], cfg)
-        levels = _follow(levels, values[at] * seen, expected[at] * seen, cfg)
-        coming = jax.lax.dynamic_slice_in_dim(expected, at + 1, horizon)  # [H, P, N]
-        issued = _issue(levels, coming, cfg)
-        weight = jax.nn.softmax(-cfg.sharpness * levels.loss / jnp.maximum(levels.count, 1.0))
-        pending = jnp.concatenate([issued[None], levels.pending[:-1]])
-        return levels._replace(pending=pending), (jnp.einsum("e,ehn->hn", weight, issued), weight)
 
-    _, (future, weight) = jax.lax.scan(step, start, jnp.arange(length))
-    return future, weight
+def advance(
+    levels: Levels, value: Array, observed: Array, expected: Array, coming: Array, cfg: ProfileConfig
+) -> tuple[Levels, tuple[Array, Array]]:
+    """One step of one feature: the levels after it, the anchors of the next H steps [H, N] and the weights [E].
+
+    Args: value, observed [N]; expected [P, N] profiles of this step; coming [H, P, N] of the next ones.
+    """
+    seen = observed & (expected > 0)  # [P, N]
+    levels = _settle(levels, value, observed, cfg)
+    levels = _follow(levels, value * seen, expected * seen, cfg)
+    issued = _issue(levels, coming, cfg)
+    weight = jax.nn.softmax(-cfg.sharpness * levels.loss / jnp.maximum(levels.count, 1.0))
+    pending = jnp.concatenate([issued[None], levels.pending[:-1]])
+    return levels._replace(pending=pending), (jnp.einsum("e,ehn->hn", weight, issued), weight)
 
 
-def _settle(levels: _Levels, value: Array, observed: Array, cfg: ProfileConfig) -> _Levels:
+def _settle(levels: Levels, value: Array, observed: Array, cfg: ProfileConfig) -> Levels:
     """Charges every expert with its errors about this step: the forecast of lead d + 1 was issued d + 1 steps ago."""
     lead = jnp.arange(levels.pending.shape[0])
     made = levels.pending[lead, :, lead]  # [H, E, N]
@@ -140,7 +161,7 @@ def _settle(levels: _Levels, value: Array, observed: Array, cfg: ProfileConfig) 
     )
 
 
-def _follow(levels: _Levels, value: Array, usual: Array, cfg: ProfileConfig) -> _Levels:
+def _follow(levels: Levels, value: Array, usual: Array, cfg: ProfileConfig) -> Levels:
     """Moves the city's and the cells' levels. Args: value, usual [P, N], 0 where not observed."""
     city_now = jnp.stack([value.sum(-1), usual.sum(-1)])  # [2, P]
     ratio = _ratio_or_one(*city_now)[:, None]  # [P, 1]
@@ -149,7 +170,7 @@ def _follow(levels: _Levels, value: Array, usual: Array, cfg: ProfileConfig) -> 
     return levels._replace(city=cfg.city_memory * levels.city + city_now, cell=memory * levels.cell + cell_now)
 
 
-def _issue(levels: _Levels, coming: Array, cfg: ProfileConfig) -> Array:
+def _issue(levels: Levels, coming: Array, cfg: ProfileConfig) -> Array:
     """Profile x city x cell level of every expert, [E, H, N]. Args: coming [H, P, N]."""
     city = _ratio_or_one(*levels.city)[None, :, None]  # [1, P, 1]
     prior = jnp.array(cfg.cell_priors)[:, None]

@@ -185,14 +185,17 @@ def _predict(
     params: ForecasterParams, series: TrafficSeries, neighbours: Neighbours, origins: Array, cfg: ForecasterConfig
 ) -> Forecast:
     shared = (prepare(series, params.scaler, cfg), params.scaler, neighbours)
+    return jax.lax.map(lambda origin: forecast_at(params, shared, origin, cfg), origins, batch_size=PREDICT_BATCH)
+
+
+def forecast_at(
+    params: ForecasterParams, shared: tuple[Prepared, Scaler, Neighbours], origin: int | Array, cfg: ForecasterConfig
+) -> Forecast:
+    """The forecast of one origin, [H, N] or [H, N, G]; reads no row but the origin's and `history` before it."""
     scale = params.scaler.scale[jnp.array(cfg.targets)]
-
-    def one(origin: Array) -> Forecast:
-        output, inputs = _apply(params.network, shared, origin[None], cfg, None)
-        mean, sigma = _standard(output.mean, cfg)[0], _standard(output.sigma, cfg)[0]
-        # Every feature of the data contract is non-negative.
-        mean = jnp.maximum(inputs.centre[0] + inputs.spread[0] * mean, 0.0)
-        forecast = Forecast(mean * scale, inputs.spread[0] * sigma * scale)
-        return forecast if len(cfg.targets) > 1 else jax.tree.map(lambda leaf: leaf[..., 0], forecast)
-
-    return jax.lax.map(one, origins, batch_size=PREDICT_BATCH)
+    output, inputs = _apply(params.network, shared, jnp.asarray(origin)[None], cfg, None)
+    mean, sigma = _standard(output.mean, cfg)[0], _standard(output.sigma, cfg)[0]
+    # Every feature of the data contract is non-negative.
+    mean = jnp.maximum(inputs.centre[0] + inputs.spread[0] * mean, 0.0)
+    forecast = Forecast(mean * scale, inputs.spread[0] * sigma * scale)
+    return forecast if len(cfg.targets) > 1 else jax.tree.map(lambda leaf: leaf[..., 0], forecast)
