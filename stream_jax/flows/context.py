@@ -2,8 +2,9 @@
 
 Section 4.2, Eq. (context), with two changes. The paper's query is the very residual whose density is wanted; the flow's
 Jacobian at a fixed context is then not the true one and the "density" need not integrate to 1. Ours is the cell's
-embedding, the clock and its previous residual. The paper's keys are the neighbours' residuals of the same step, which
-makes a normal cell look anomalous beside an anomaly; ours are from the step before, and clipped.
+embedding, the clock, the forecast's spread and the cell's previous residual. The paper's keys are the neighbours'
+residuals of the same step, which makes a normal cell look anomalous beside an anomaly; ours are from the step before,
+and clipped.
 """
 
 import dataclasses
@@ -17,6 +18,7 @@ from jax import Array
 from stream_jax.types import RoadGraph
 
 MASKED_LOGIT = -1e9
+UNIT_LIMITS = (1e-3, 10.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +52,7 @@ class FlowData(NamedTuple):
 
     z: Array  # [T, N, D] normalised residuals
     observed: Array  # [T, N] bool: may be tested and may be looked back at
+    unit: Array  # [T, N, D] one vehicle in units of z, known before the step: tells quiet cells from busy ones
     clock: Array  # [T, 4] sin and cos of the local time of day, then of the local day of week
     neighbours: Neighbours
 
@@ -59,6 +62,7 @@ class FlowStep(NamedTuple):
 
     z: Array  # [N, D], 0 where not observed
     observed: Array  # [N] bool
+    unit: Array  # [N, D]
     past: Array  # [lags, N, D] oldest first, 0 where not observed
     past_observed: Array  # [lags, N] bool
     clock: Array  # [4]
@@ -85,7 +89,7 @@ def step_at(data: FlowData, row: int | Array, lags: int) -> FlowStep:
     past_observed = data.observed[jnp.maximum(before, 0)] & (before >= 0)[:, None]
     past = jnp.where(past_observed[..., None], data.z[jnp.maximum(before, 0)], 0.0)
     z = jnp.where(data.observed[row][:, None], data.z[row], 0.0)
-    return FlowStep(z, data.observed[row], past, past_observed, data.clock[row], data.neighbours)
+    return FlowStep(z, data.observed[row], data.unit[row], past, past_observed, data.clock[row], data.neighbours)
 
 
 class ContextEncoder(nn.Module):
@@ -104,7 +108,9 @@ class ContextEncoder(nn.Module):
         seen = jnp.maximum(step.past_observed[-1].sum(), 1)
         city = past[-1, :, :-1].sum(0) / seen  # [D] what all cells had in common one step ago
         common = jnp.broadcast_to(jnp.concatenate([step.clock, city]), (num_nodes, 4 + city.shape[0]))
-        query = jnp.concatenate([cell, common, past[-1]], axis=-1)
+        # How coarse a count is here: the residuals of a quiet cell are few, far apart and skew.
+        coarse = jnp.log(jnp.clip(step.unit[:, :1], *UNIT_LIMITS))
+        query = jnp.concatenate([cell, common, coarse, past[-1]], axis=-1)
         message = jnp.concatenate([cell, level, past[-1]], axis=-1)
         if self.cfg.contemporaneous:
             message = jnp.concatenate([message, _tokens(step.z, step.observed, self.cfg.clip)], axis=-1)

@@ -11,12 +11,14 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.scipy.special import gammainc, gammaincc, gammaln
 
 LARGEST_LOG_SCALE = 2.0  # one layer stretches by at most e^2
 # The networks see coordinates squeezed into +-this. Beyond the data a layer is then affine with a bounded shift, so an
 # absurd residual cannot be explained away by a network's extrapolation.
 CONDITIONER_LIMIT = 5.0
 SPLINE_LIMIT = 5.0  # outside the spline is the identity
+SMALLEST_TAIL = 1e-30  # float32 tail probabilities below this are taken from their asymptotic series
 LOG_TWO_PI = math.log(2.0 * math.pi)
 
 
@@ -71,6 +73,22 @@ class ConditionalFlow(nn.Module):
 def standard_normal_log_density(base: Array) -> Array:
     """log p_0 of [..., D], in nats."""
     return -0.5 * (jnp.square(base).sum(-1) + base.shape[-1] * LOG_TWO_PI)
+
+
+def two_sided_radius(base: Array) -> Array:
+    """-log(2 min(F, 1 - F)) with F the chi distribution of the radius of [..., D]: large if too long or too short.
+
+    Orders cells as |F - 1/2| does, but does not run out of digits where F rounds to 1.
+    """
+    shape, energy = base.shape[-1] / 2.0, 0.5 * jnp.square(base).sum(-1)
+    upper = gammaincc(shape, energy)
+    # 1 - F = x^(a-1) e^(-x) (1 + (a-1)/x + (a-1)(a-2)/x^2 + ...) / Gamma(a)
+    large = jnp.maximum(energy, 1.0)
+    series = jnp.maximum(1.0 + (shape - 1.0) / large * (1.0 + (shape - 2.0) / large), SMALLEST_TAIL)
+    log_far = (shape - 1.0) * jnp.log(large) - energy - gammaln(shape) + jnp.log(series)
+    log_upper = jnp.where(upper > SMALLEST_TAIL, jnp.log(jnp.maximum(upper, SMALLEST_TAIL)), log_far)
+    log_lower = jnp.log(jnp.maximum(gammainc(shape, energy), SMALLEST_TAIL))
+    return -jnp.log(2.0) - jnp.minimum(log_upper, log_lower)
 
 
 def coupling_masks(dim: int, num_layers: int) -> np.ndarray:

@@ -25,11 +25,11 @@ SIGMA_FLOOR = 0.29
 
 
 class Residuals(NamedTuple):
-    """What was observed against what had been forecast."""
+    """What was observed against what had been forecast, for one step or, with a leading axis, for many."""
 
-    z: Array  # [R, N, D], D = H * targets, the one-step forecast first; 0 where not observed
-    observed: Array  # [R, N] bool: the value was observed and all H forecasts of it exist
-    time: Array  # [R] int32 target step of each row
+    z: Array  # [..., N, D], D = H * targets, the one-step forecast first; 0 where not observed
+    observed: Array  # [..., N] bool: the value was observed and all H forecasts of it exist
+    unit: Array  # [..., N, D] what one vehicle more would add to z: large in quiet cells; rests on forecasts alone
 
 
 def residual_vectors(
@@ -39,8 +39,8 @@ def residual_vectors(
     origins: np.ndarray | Array,
     factor: Array | None = None,
     sigma_floor: float | Array = SIGMA_FLOOR,
-) -> Residuals:
-    """Rows for the W - H + 1 steps that have forecasts of every lead; the first is H steps after the first origin.
+) -> tuple[Residuals, np.ndarray]:
+    """Rows [R, ...] and steps [R] of all R = W - H + 1 steps with forecasts of every lead: from origins[H - 1] + 1 on.
 
     Args:
         forecast: [W, H, N] or [W, H, N, G] at consecutive origins.
@@ -55,13 +55,12 @@ def residual_vectors(
     chex.assert_shape(origins, (num_origins,))
     if num_origins < horizon or not np.all(np.diff(np.asarray(origins)) == 1):
         raise ValueError(f"need at least {horizon} origins, one step apart")
-    known = mask & jnp.isfinite(forecast.sigma)
-    scaled = _scaled_error(forecast, target, known, factor, sigma_floor)
     # The forecast of lead h + 1 for step t was issued at t - 1 - h; row r is the step after origin H - 1 + r.
     lead = jnp.arange(horizon)
     issued = jnp.arange(num_origins - horizon + 1)[:, None] + horizon - 1 - lead  # [R, H]
-    z, observed = _vectors(scaled[issued, lead], known[issued, lead], trailing=target.ndim - 3)
-    return Residuals(z, observed, jnp.asarray(origins[horizon - 1 :] + 1, jnp.int32))
+    made, value, seen = jax.tree.map(lambda leaf: leaf[issued, lead], (forecast, target, mask))  # [R, H, N] or more
+    rows = _rows(made, value, seen, factor, sigma_floor, trailing=target.ndim - 3)
+    return rows, np.asarray(origins[horizon - 1 :] + 1, np.int32)
 
 
 def residual_now(
@@ -70,8 +69,8 @@ def residual_now(
     observed: Array,
     factor: Array | None = None,
     sigma_floor: float | Array = SIGMA_FLOOR,
-) -> tuple[Array, Array]:
-    """The row of the step that has just been observed: z [N, D] and whether it may be tested [N].
+) -> Residuals:
+    """The row of the step that has just been observed, without a leading axis.
 
     Args:
         pending: [H, H, N] or [H, H, N, G]; row d was issued d + 1 steps ago, with sigma = +inf where none was.
@@ -80,9 +79,8 @@ def residual_now(
     """
     lead = jnp.arange(pending.mean.shape[0])
     made = jax.tree.map(lambda leaf: leaf[lead, lead], pending)  # [H, N] or [H, N, G]
-    known = observed & jnp.isfinite(made.sigma)
-    scaled = _scaled_error(made, value, known, factor, sigma_floor)
-    return _vectors(scaled, known, trailing=value.ndim - 1)
+    seen = jnp.broadcast_to(observed, made.mean.shape)
+    return _rows(made, value, seen, factor, sigma_floor, trailing=value.ndim - 1)
 
 
 def sigma_factor(
@@ -108,17 +106,17 @@ def sigma_factor(
     return jnp.where(jnp.isfinite(factor) & (factor > 0.0), factor, 1.0)[cluster].T
 
 
-def _scaled_error(
-    forecast: Forecast, target: Array, known: Array, factor: Array | None, sigma_floor: float | Array
-) -> Array:
-    sigma = forecast.sigma if factor is None else forecast.sigma * factor
-    return jnp.where(known, target - forecast.mean, 0.0) / jnp.maximum(sigma, sigma_floor)
-
-
-def _vectors(scaled: Array, known: Array, trailing: int) -> tuple[Array, Array]:
-    """[..., H, N] or, with trailing = 1, [..., H, N, G] to z [..., N, H * G] and observed [..., N]."""
+def _rows(
+    made: Forecast, value: Array, seen: Array, factor: Array | None, sigma_floor: float | Array, trailing: int
+) -> Residuals:
+    """Args: the forecasts of one step [..., H, N] or, with trailing = 1, [..., H, N, G], and what they were about."""
+    known = seen & jnp.isfinite(made.sigma)
+    sigma = made.sigma if factor is None else made.sigma * factor
+    unit = 1.0 / jnp.maximum(sigma, sigma_floor)
+    z = jnp.where(known, value - made.mean, 0.0) * unit
     if trailing == 0:
-        scaled, known = scaled[..., None], known[..., None]
-    z, known = (jnp.moveaxis(part, -3, -2) for part in (scaled, known))  # [..., N, H, G]
+        z, unit, known = z[..., None], unit[..., None], known[..., None]
+    z, unit, known = (jnp.moveaxis(part, -3, -2) for part in (z, unit, known))  # [..., N, H, G]
     observed = known.all((-2, -1))
-    return jnp.where(observed[..., None], z.reshape(*z.shape[:-2], -1), 0.0), observed
+    flat = lambda part: jnp.where(observed[..., None], part.reshape(*part.shape[:-2], -1), 0.0)  # noqa: E731
+    return Residuals(flat(z), observed, flat(unit))

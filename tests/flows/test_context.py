@@ -26,7 +26,7 @@ def road_graph():
 def recording(key=0):
     z = jnp.clip(jax.random.normal(jax.random.key(key), (STEPS, NODES, DIM)), -2.0, 2.0)
     clock = jnp.tile(jnp.array([0.0, 1.0, 0.6, 0.8]), (STEPS, 1))
-    return FlowData(z, jnp.ones((STEPS, NODES), bool), clock, neighbour_table(road_graph()))
+    return FlowData(z, jnp.ones((STEPS, NODES), bool), jnp.ones_like(z), clock, neighbour_table(road_graph()))
 
 
 @functools.cache

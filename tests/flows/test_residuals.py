@@ -25,17 +25,18 @@ def known_forecasts():
 
 def test_rows_hold_the_errors_of_all_forecasts_of_one_step():
     forecast, target = known_forecasts()
-    z, observed, time = residual_vectors(forecast, target, jnp.ones_like(target, bool), ORIGINS)
+    (z, observed, unit), time = residual_vectors(forecast, target, jnp.ones_like(target, bool), ORIGINS)
     # Step 12: from origin 11 (1.1 + 1) / 2 = 1.05, from origin 10 (1.0 + 2) / 4 = 0.75; a step later 0.05, 0.025 more.
     np.testing.assert_array_equal(time, [12, 13, 14])
     np.testing.assert_allclose(z[:, 0], [[1.05, 0.75], [1.10, 0.775], [1.15, 0.80]], atol=1e-5)
+    np.testing.assert_allclose(unit[:, 0], [[1 / 2, 1 / 4]] * 3)  # one vehicle over sigma
     assert observed.all()
 
 
 def test_a_missing_value_takes_its_own_row_out_and_no_other():
     forecast, target = known_forecasts()
     mask = target != 13.0
-    z, observed, time = residual_vectors(forecast, target, mask, ORIGINS)
+    (z, observed, _), time = residual_vectors(forecast, target, mask, ORIGINS)
     np.testing.assert_array_equal(observed[:, 0], time != 13)
     np.testing.assert_array_equal(z[1, 0], 0.0)
 
@@ -43,7 +44,7 @@ def test_a_missing_value_takes_its_own_row_out_and_no_other():
 def test_a_missing_forecast_takes_the_rows_out_that_need_it():
     forecast, target = known_forecasts()
     forecast = forecast._replace(sigma=forecast.sigma.at[1].set(jnp.inf))  # origin 11 forecast nothing
-    _, observed, time = residual_vectors(forecast, target, jnp.ones_like(target, bool), ORIGINS)
+    (_, observed, _), time = residual_vectors(forecast, target, jnp.ones_like(target, bool), ORIGINS)
     np.testing.assert_array_equal(time[~observed[:, 0]], [12, 13])  # its leads 1 and 2
 
 
@@ -51,7 +52,7 @@ def test_several_targets_stay_together_by_lead():
     forecast, target = known_forecasts()
     double = lambda leaf: jnp.stack([leaf, 3.0 * leaf], axis=-1)  # noqa: E731
     two = Forecast(double(forecast.mean), jnp.stack([forecast.sigma] * 2, axis=-1))
-    z, observed, _ = residual_vectors(two, double(target), jnp.ones((4, 2, 1, 2), bool), ORIGINS)
+    (z, observed, _), _ = residual_vectors(two, double(target), jnp.ones((4, 2, 1, 2), bool), ORIGINS)
     # D = H * G, lead by lead: errors of the second target are three times as large.
     np.testing.assert_allclose(z[0, 0], [1.05, 3.15, 0.75, 2.25], atol=1e-5)
     assert observed.shape == (3, 1)
@@ -67,9 +68,11 @@ def test_a_cell_that_is_always_zero_has_finite_residuals():
     zeros = jnp.zeros((4, 2, 1))
     forecast = Forecast(zeros, jnp.full_like(zeros, 1e-9))
     mask = jnp.ones_like(zeros, bool)
-    np.testing.assert_array_equal(residual_vectors(forecast, zeros, mask, ORIGINS).z, 0.0)
+    np.testing.assert_array_equal(residual_vectors(forecast, zeros, mask, ORIGINS)[0].z, 0.0)
     # One vehicle where none was ever seen: 1 / 0.29, not 1 / 1e-9.
-    np.testing.assert_allclose(residual_vectors(forecast, zeros + 1.0, mask, ORIGINS).z, 1.0 / SIGMA_FLOOR, rtol=1e-6)
+    np.testing.assert_allclose(
+        residual_vectors(forecast, zeros + 1.0, mask, ORIGINS)[0].z, 1.0 / SIGMA_FLOOR, rtol=1e-6
+    )
 
 
 def test_sigma_factor_is_the_conformal_radius_over_the_normal_quantile():
@@ -100,7 +103,7 @@ def test_adaptive_levels_do_not_move_residuals_and_live_rows_equal_recorded_ones
             now = jax.tree.map(lambda leaf, origin=origin: leaf[origin], forecast)
             state, _ = update(state, now, series[origin], mask[0, 0])
             radii.append(state.radius)
-        return jnp.stack([z for z, _ in rows]), jnp.stack([seen for _, seen in rows]), jnp.stack(radii)
+        return jnp.stack([row.z for row in rows]), jnp.stack([row.observed for row in rows]), jnp.stack(radii)
 
     residual_of = jax.jit(residual_now)
     update = jax.jit(lambda *args: intervals.update(*args, cfg))
@@ -108,7 +111,7 @@ def test_adaptive_levels_do_not_move_residuals_and_live_rows_equal_recorded_ones
     other_z, _, other_radius = run(start._replace(level=start.level + 0.3))
     assert (radius != other_radius).any()
     np.testing.assert_array_equal(z, other_z)
-    recorded = residual_vectors(forecast, target, mask, np.arange(num_origins), factor)
+    recorded, _ = residual_vectors(forecast, target, mask, np.arange(num_origins), factor)
     # Recorded rows are steps H .. W; the live run ends at origin W - 1 and starts without pending forecasts.
     np.testing.assert_array_equal(observed.all(axis=1), np.arange(num_origins) >= HORIZON)
     np.testing.assert_allclose(z[HORIZON:], recorded.z[:-1], rtol=1e-6)
