@@ -1,0 +1,258 @@
+"""Builds a grid of NEMA intersections, or reads any SUMO network, into what controllers and sessions need to know.
+
+Section 5 controls a 4×4 grid. Links have two lanes and widen by a left-turn lane before each signal; every grid
+intersection has four legs, those at the rim end in fringe edges where trips begin and end.
+"""
+
+import dataclasses
+import hashlib
+import math
+import os
+import subprocess
+import tempfile
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import sumolib
+from sumolib.net import Net
+from sumolib.net.edge import Edge
+
+from sim.binaries import find_binary
+from sim.errors import RoadError
+from sim.movements import Movements, movements_of, signal_links
+
+
+@dataclasses.dataclass(frozen=True)
+class GridConfig:
+    """A size × size grid; the paper gives only 4×4."""
+
+    size: int = 4
+    link_m: float = 300.0
+    turn_lane_m: float = 80.0  # length of the left-turn lane
+    lanes: int = 2
+    speed_mps: float = 13.89
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.size <= 10:
+            raise RoadError(f"a grid has between 2 and 10 intersections a side, got {self.size}")
+        if not (self.turn_lane_m >= 40.0 and self.link_m >= self.turn_lane_m + 40.0 and self.speed_mps > 0):
+            raise RoadError("turn lanes must be at least 40 m long, links 40 m longer than them, and speed positive")
+        if not 1 <= self.lanes <= 4:
+            raise RoadError(f"a link has between 1 and 4 lanes, got {self.lanes}")
+
+
+class Network(NamedTuple):
+    """A road network as controllers see it.
+
+    An approach is an incoming edge of a signal with every edge upstream from which no vehicle can turn elsewhere: a
+    vehicle there meets that signal next. Vehicles inside a junction belong to the approach that they drive into.
+    """
+
+    net_file: Path
+    ids: tuple[str, ...]  # [I] signals, row-major from the south-west
+    position: np.ndarray  # [I, 2] metres
+    phase_lanes: tuple[tuple[tuple[str, ...], ...], ...]  # [I][8] incoming lanes of each phase, empty: no such phase
+    phase_links: tuple[tuple[tuple[int, ...], ...], ...]  # [I][8] signal link indices of each phase
+    num_links: tuple[int, ...]  # [I] length of the signal's state string
+    neighbours: np.ndarray  # [I, 4] int32 next signal to the north, east, south, west, or -1
+    entries: tuple[str, ...]  # fringe edges where trips begin
+    exits: tuple[str, ...]  # fringe edges where trips end
+    entry_signal: np.ndarray  # [entries] int32 adjacent signal, or the nearest where none is adjacent
+    exit_signal: np.ndarray  # [exits] int32
+    is_nema: np.ndarray  # [I] bool; the phases of other signals are the green phases of their own program, in order
+    green_states: tuple[tuple[str, ...], ...]  # [I][8] state string with this phase alone green
+    stop_edges: tuple[str, ...]  # [A] the approach's edge at the stop line
+    approach_signal: np.ndarray  # [A] int32
+    approach_side: np.ndarray  # [A] int32 side that the approach comes from (0..3 N, E, S, W), -1 where unclear
+    approach_of: dict[str, int]  # edge, also inside junctions -> approach
+    phase_of: dict[tuple[str, str], int]  # stop edge, next edge -> phase (the first that serves the movement)
+    lane_length: dict[str, float]  # lane at a stop line -> metres
+    feeds: tuple[tuple[tuple[int, ...], ...], ...]  # [I][8] approaches that the phase's vehicles drive into
+
+
+def build_grid(cfg: GridConfig, cache: Path) -> Network:
+    """The grid, generated once into the folder `cache` under a name that holds the configuration's hash."""
+    digest = hashlib.sha256(repr(cfg).encode()).hexdigest()[:12]
+    net_file = Path(cache) / f"grid-{cfg.size}x{cfg.size}-{digest}.net.xml"
+    if not net_file.exists():
+        _generate(cfg, net_file)
+    return read_network(net_file)
+
+
+def read_network(path: Path) -> Network:
+    """Reads a .net.xml, or the network that a .sumocfg names."""
+    net_file = _net_file(Path(path))
+    try:
+        net = sumolib.net.readNet(str(net_file), withPrograms=True, withInternal=True)
+    except Exception as error:
+        raise RoadError(f"{net_file} is no readable SUMO network: {error}") from error
+    signals = [tls for tls in net.getTrafficLights() if tls.getConnections()]
+    if not signals:
+        raise RoadError(f"{net_file} has no traffic signals to control; build some with netconvert --tls.guess")
+    stops = {tls.getID(): _stop_edges(net, tls) for tls in signals}
+    place = {name: np.mean([edge.getToNode().getCoord()[:2] for edge in edges], 0) for name, edges in stops.items()}
+    signals.sort(key=lambda tls: (round(place[tls.getID()][1]), round(place[tls.getID()][0]), tls.getID()))
+    bearings = [{edge.getID(): _bearing(edge) for edge in stops[tls.getID()]} for tls in signals]
+    movements = [movements_of(tls, bearing) for tls, bearing in zip(signals, bearings, strict=True)]
+    position = np.array([place[tls.getID()] for tls in signals], np.float32)
+    return _assemble(net_file, net, [tls.getID() for tls in signals], movements, position, _links(signals))
+
+
+def _assemble(
+    net_file: Path, net: Net, ids: list[str], movements: list[Movements], position: np.ndarray, links: list[list]
+) -> Network:
+    stop_edges = tuple(edge for moves in movements for edge in sorted(moves.sides))
+    approach_signal = np.array([i for i, moves in enumerate(movements) for _ in moves.sides], np.int32)
+    approach_side = np.array([m.sides[edge] for m in movements for edge in sorted(m.sides)], np.int32)
+    approach_of = _approaches(net, stop_edges)
+    upstream = _upstream_signals(net, stop_edges, approach_signal, approach_of)  # [A]
+    neighbours = np.full((len(ids), 4), -1, np.int32)
+    for signal, side, other in zip(approach_signal, approach_side, upstream, strict=True):
+        if side >= 0:
+            neighbours[signal, side] = other
+    edges = [edge for edge in net.getEdges(withInternal=False) if edge.allows("passenger")]
+    entries = tuple(sorted(edge.getID() for edge in edges if not _ways(edge.getIncoming())))
+    exits = tuple(sorted(edge.getID() for edge in edges if not _ways(edge.getOutgoing())))
+    phase_of, feeds = _phase_tables(movements, links, approach_of)
+    signal_at = {net.getEdge(e).getToNode().getID(): i for e, i in zip(stop_edges, approach_signal, strict=True)}
+    return Network(
+        net_file=net_file,
+        ids=tuple(ids),
+        position=position,
+        phase_lanes=tuple(moves.lanes for moves in movements),
+        phase_links=tuple(moves.links for moves in movements),
+        num_links=tuple(moves.num_links for moves in movements),
+        neighbours=neighbours,
+        entries=entries,
+        exits=exits,
+        entry_signal=np.array(
+            [approach_signal[approach_of[e]] if e in approach_of else _nearest(net, e, position) for e in entries],
+            np.int32,
+        ),
+        exit_signal=np.array(
+            [signal_at.get(net.getEdge(e).getFromNode().getID(), _nearest(net, e, position)) for e in exits], np.int32
+        ),
+        is_nema=np.array([moves.is_nema for moves in movements], bool),
+        green_states=tuple(moves.green_states for moves in movements),
+        stop_edges=stop_edges,
+        approach_signal=approach_signal,
+        approach_side=approach_side,
+        approach_of=approach_of,
+        phase_of=phase_of,
+        lane_length={lane.getID(): lane.getLength() for e in stop_edges for lane in net.getEdge(e).getLanes()},
+        feeds=feeds,
+    )
+
+
+def _phase_tables(
+    movements: list[Movements], links: list[list], approach_of: dict[str, int]
+) -> tuple[dict[tuple[str, str], int], tuple]:
+    """The phase of each movement, and the approaches that each phase feeds."""
+    phase_of: dict[tuple[str, str], int] = {}
+    feeds = []
+    for moves, signal in zip(movements, links, strict=True):
+        fed: list[set[int]] = [set() for _ in moves.links]
+        for phase, indices in enumerate(moves.links):
+            for link in signal:
+                if link.index in indices:
+                    phase_of.setdefault((link.edge, link.to_edge), phase)
+                    fed[phase] |= {approach_of[link.to_edge]} if link.to_edge in approach_of else set()
+        feeds.append(tuple(tuple(sorted(approaches)) for approaches in fed))
+    return phase_of, tuple(feeds)
+
+
+def _generate(cfg: GridConfig, net_file: Path) -> None:
+    net_file.parent.mkdir(parents=True, exist_ok=True)
+    handle, partial = tempfile.mkstemp(suffix=".net.xml", dir=net_file.parent)
+    os.close(handle)
+    options = {
+        "--grid.number": cfg.size,
+        "--grid.length": cfg.link_m,
+        "--grid.attach-length": cfg.link_m,
+        "--default.lanenumber": cfg.lanes,
+        "--default.speed": cfg.speed_mps,
+        "--turn-lanes": 1,
+        "--turn-lanes.length": cfg.turn_lane_m,
+        "--default-junction-type": "traffic_light",
+        "--no-turnarounds": "true",
+        "--output-file": partial,
+    }
+    command = [find_binary("netgenerate"), "--grid", *(str(part) for option in options.items() for part in option)]
+    made = subprocess.run(command, capture_output=True, text=True)
+    if made.returncode:
+        Path(partial).unlink()
+        raise RoadError(f"netgenerate could not build the grid: {made.stderr.strip().splitlines()[-1:]}")
+    os.replace(partial, net_file)
+
+
+def _net_file(path: Path) -> Path:
+    if not path.exists():
+        raise RoadError(f"{path} does not exist; give a SUMO network (.net.xml) or configuration (.sumocfg)")
+    if path.suffix != ".sumocfg":
+        return path.resolve()
+    named = ET.parse(path).getroot().find(".//net-file")
+    if named is None:
+        raise RoadError(f"{path} names no net-file")
+    return _net_file(path.parent / named.get("value", ""))
+
+
+def _links(signals: list) -> list[list]:
+    return [signal_links(tls) for tls in signals]
+
+
+def _stop_edges(net: Net, tls) -> list[Edge]:
+    names = {link.edge for link in signal_links(tls)}
+    return [net.getEdge(name) for name in sorted(names)]
+
+
+def _bearing(edge: Edge) -> float:
+    """Where the edge comes from, seen from its end, degrees clockwise from north."""
+    (x0, y0), (x1, y1) = (point[:2] for point in edge.getShape()[-2:])
+    return math.degrees(math.atan2(x0 - x1, y0 - y1)) % 360.0
+
+
+def _ways(connections: dict) -> list[Edge]:
+    """The neighbouring edges of a getIncoming or getOutgoing table, turnarounds and junction insides left out."""
+    return [
+        edge
+        for edge, ways in connections.items()
+        if edge.getFunction() != "internal" and any(way.getDirection() != "t" for way in ways)
+    ]
+
+
+def _approaches(net: Net, stop_edges: tuple[str, ...]) -> dict[str, int]:
+    """Edge -> approach: stop edges, edges upstream that lead nowhere else, and the junction lanes into any of them."""
+    approach_of = {edge: index for index, edge in enumerate(stop_edges)}
+    front = list(stop_edges)
+    while front:
+        edge = net.getEdge(front.pop())
+        for before in _ways(edge.getIncoming()):
+            if before.getID() not in approach_of and _ways(before.getOutgoing()) == [edge]:
+                approach_of[before.getID()] = approach_of[edge.getID()]
+                front.append(before.getID())
+    for edge in net.getEdges(withInternal=True):
+        for target, connections in edge.getOutgoing().items():
+            for connection in connections:
+                inside = connection.getViaLaneID().rsplit("_", 1)[0]
+                if inside and target.getID() in approach_of:
+                    approach_of[inside] = approach_of[target.getID()]
+    return approach_of
+
+
+def _upstream_signals(
+    net: Net, stop_edges: tuple[str, ...], approach_signal: np.ndarray, approach_of: dict[str, int]
+) -> np.ndarray:
+    """[A] the signal at the upstream end of each approach, or -1."""
+    signal_at = {net.getEdge(e).getToNode().getID(): i for e, i in zip(stop_edges, approach_signal, strict=True)}
+    upstream = np.full(len(stop_edges), -1, np.int32)
+    for name, approach in approach_of.items():
+        if not name.startswith(":"):
+            upstream[approach] = max(signal_at.get(net.getEdge(name).getFromNode().getID(), -1), upstream[approach])
+    return upstream
+
+
+def _nearest(net: Net, edge: str, position: np.ndarray) -> int:
+    here = np.mean([point[:2] for point in net.getEdge(edge).getShape()], 0)
+    return int(np.argmin(((position - here) ** 2).sum(1)))
