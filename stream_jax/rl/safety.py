@@ -1,0 +1,148 @@
+"""The safety filter: accepts the policy's action, or the nearest one whose predicted step satisfies the condition.
+
+Algorithm "Lyapunov-Safe Action Selection", with the audit's corrections: the violation is that of the predicted state
+(d_C(s) has no gradient in the action), every candidate is checked before it is used, and where none is feasible the one
+that fails by least is taken and flagged. The paper returns the last iterate unchecked.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from stream_jax.rl import lyapunov, world_model
+from stream_jax.rl.constraints import PHASES, Limits, violation
+from stream_jax.rl.lyapunov import LyapunovConfig, LyapunovParams
+from stream_jax.rl.state import ACTIONS, physical
+from stream_jax.rl.world_model import WorldParams
+from stream_jax.rl.world_network import WorldConfig
+from stream_jax.types import Certificate, RLState
+
+POLICY, PROJECTED, PREVIOUS, DEFAULT_PLAN, LONGEST_QUEUE, LEAST_EXCESS = range(6)  # Certificate.source
+EPS = 1e-12
+NextFn = Callable[[Array], Array]  # action [I, 9] -> predicted x [I, 10]
+ValueFn = Callable[[Array], Array]  # x [I, 10] -> L(x)
+
+
+@dataclasses.dataclass(frozen=True)
+class SafetyConfig:
+    """Hard filters; soft and none let the proposal pass and log its certificate, soft for a penalty on the excess."""
+
+    mode: Literal["hard", "soft", "none"] = "hard"
+    num_projections: int = 10
+    step: float = 0.05  # largest change of an entry of the action per iterate
+    violation_weight: float = 1.0  # lambda of the violation against L in the projection's objective
+    longest_queue_raise: float = 0.5  # what the longest-queue plan gives the phases that wait most
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("hard", "soft", "none"):
+            raise ValueError(f"mode must be hard, soft or none, not {self.mode!r}")
+        if not (self.num_projections >= 1 and self.step > 0):
+            raise ValueError("num_projections must be at least 1 and step positive")
+
+
+class FilterParams(NamedTuple):
+    """What the filter judges by; both are frozen while a certificate is made."""
+
+    world: WorldParams
+    lyapunov: LyapunovParams
+
+
+class FilterConfigs(NamedTuple):
+    """Static settings of the filter and of what it judges by."""
+
+    world: WorldConfig
+    lyapunov: LyapunovConfig
+    safety: SafetyConfig
+
+
+def filter_action(
+    params: FilterParams,
+    state: RLState,
+    proposed: Array,
+    previous: Array,
+    margin: Array | float,
+    adjacency: Array,
+    limits: Limits,
+    cfgs: FilterConfigs,
+) -> tuple[Array, Certificate]:
+    """The action to execute, [I, 9], and its certificate. Args: proposed and previous [I, 9]; margin, may be +inf."""
+    chex.assert_equal_shape([proposed, previous, state.plan])
+
+    def next_fn(action: Array) -> Array:
+        return world_model.mean_next(params.world, state, action, adjacency, cfgs.world)
+
+    value_fn = partial(lyapunov.value, params.lyapunov, cfg=cfgs.lyapunov)
+    return choose(next_fn, value_fn, physical(state), proposed, previous, margin, limits, cfgs.lyapunov, cfgs.safety)
+
+
+def choose(
+    next_fn: NextFn,
+    value_fn: ValueFn,
+    x: Array,
+    proposed: Array,
+    previous: Array,
+    margin: Array | float,
+    limits: Limits,
+    lyapunov_cfg: LyapunovConfig,
+    cfg: SafetyConfig,
+) -> tuple[Array, Certificate]:
+    """The same for any model of the road and any Lyapunov function."""
+    if cfg.mode == "hard":
+        candidates, source = _candidates(next_fn, value_fn, x, proposed, previous, limits, cfg)
+    else:
+        candidates, source = proposed[None], jnp.array([POLICY])
+    now, violated = value_fn(x), violation(x, limits)
+    after = jax.vmap(lambda action: value_fn(next_fn(action)))(candidates)  # [J]
+    # The margin is the same for all, so that leaving it out keeps the ranking finite when the margin is not.
+    bare = lyapunov.shortfall(now, after, 0.0, violated, lyapunov_cfg)
+    feasible = bare + margin <= 0.0
+    distance = ((candidates - proposed) ** 2).sum(axis=(1, 2))
+    nearest = jnp.argmin(jnp.where(feasible, distance, jnp.inf))
+    chosen = jnp.where(feasible.any(), nearest, jnp.argmin(bare))
+    # Without a feasible candidate a filtered action is the one of least excess, wherever it came from.
+    unfeasible_source = LEAST_EXCESS if cfg.mode == "hard" else POLICY
+    certificate = Certificate(
+        value=now,
+        decrease=now - after[chosen],
+        margin=jnp.asarray(margin, now.dtype),
+        violation=violated,
+        excess=jnp.maximum(bare[chosen] + margin, 0.0),
+        certified=feasible[chosen],
+        source=jnp.where(feasible.any(), source[chosen], unfeasible_source),
+    )
+    return candidates[chosen], certificate
+
+
+def longest_queue_plan(x: Array, amount: float) -> Array:
+    """The default plan with more maximum green for the longest queue of each ring (phases 1-4, 5-8): [I, 9]."""
+    rings = x[:, :PHASES].reshape(-1, 2, PHASES // 2)
+    longest = jax.nn.one_hot(rings.argmax(axis=-1), PHASES // 2) * (rings > 0)
+    return jnp.zeros((x.shape[0], ACTIONS)).at[:, :PHASES].set(amount * longest.reshape(-1, PHASES))
+
+
+def _candidates(
+    next_fn: NextFn, value_fn: ValueFn, x: Array, proposed: Array, previous: Array, limits: Limits, cfg: SafetyConfig
+) -> tuple[Array, Array]:
+    """All actions considered [J, I, 9] and where each comes from [J]; the proposal is first and wins every tie."""
+
+    def objective(action: Array) -> Array:
+        predicted = next_fn(action)
+        return value_fn(predicted) + cfg.violation_weight * violation(predicted, limits)
+
+    def descend(action: Array, _: None) -> tuple[Array, Array]:
+        gradient = jax.grad(objective)(action)
+        # Scaled by its largest entry: L is a mean over the grid, whose gradient in one action shrinks with its size.
+        step = cfg.step * gradient / jnp.maximum(jnp.abs(gradient).max(), EPS)
+        moved = jnp.clip(action - step, -1.0, 1.0)
+        return moved, moved
+
+    _, iterates = jax.lax.scan(descend, proposed, None, length=cfg.num_projections)
+    fallbacks = jnp.stack([previous, jnp.zeros_like(proposed), longest_queue_plan(x, cfg.longest_queue_raise)])
+    source = [POLICY] + [PROJECTED] * cfg.num_projections + [PREVIOUS, DEFAULT_PLAN, LONGEST_QUEUE]
+    return jnp.concatenate([proposed[None], iterates, fallbacks]), jnp.array(source, jnp.int32)
