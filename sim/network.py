@@ -69,6 +69,7 @@ class Network(NamedTuple):
     approach_of: dict[str, int]  # edge, also inside junctions -> approach
     phase_of: dict[tuple[str, str], int]  # stop edge, next edge -> phase (the first that serves the movement)
     lane_length: dict[str, float]  # lane at a stop line -> metres
+    lane_turns: dict[str, dict[str, tuple[str, ...]]]  # stop edge -> its lanes from the kerb -> edges each leads to
     feeds: tuple[tuple[tuple[int, ...], ...], ...]  # [I][8] approaches that the phase's vehicles drive into
 
 
@@ -142,6 +143,7 @@ def _assemble(
         approach_of=approach_of,
         phase_of=phase_of,
         lane_length={lane.getID(): lane.getLength() for e in stop_edges for lane in net.getEdge(e).getLanes()},
+        lane_turns=_lane_turns(links),
         feeds=feeds,
     )
 
@@ -161,6 +163,14 @@ def _phase_tables(
                     fed[phase] |= {approach_of[link.to_edge]} if link.to_edge in approach_of else set()
         feeds.append(tuple(tuple(sorted(approaches)) for approaches in fed))
     return phase_of, tuple(feeds)
+
+
+def _lane_turns(links: list[list]) -> dict[str, dict[str, tuple[str, ...]]]:
+    turns: dict[str, dict[str, tuple[str, ...]]] = {}
+    for link in sorted((link for signal in links for link in signal), key=lambda link: link.lane):
+        lanes = turns.setdefault(link.edge, {})
+        lanes[link.lane] = (*lanes.get(link.lane, ()), link.to_edge)
+    return turns
 
 
 def _generate(cfg: GridConfig, net_file: Path) -> None:

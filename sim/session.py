@@ -1,0 +1,295 @@
+"""One SUMO process under one signal driver, measured once per control step.
+
+Section 5's road. Control steps last 60 s; signals are set every simulated second by a driver that is held to one plan
+during a step. The only file that imports libsumo or traci.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar, Literal, NamedTuple
+
+import libsumo
+import numpy as np
+import traci
+from traci import constants
+
+from sim.binaries import find_binary
+from sim.detectors import Tracker, no_detectors
+from sim.errors import RoadError
+from sim.nema import ACTIONS, GREEN, YELLOW, Plan, SignalDriver, decode_action
+from sim.network import Network
+from stream_jax.types import RoadMeasurement
+
+_VEHICLE = (constants.VAR_LANE_ID, constants.VAR_LANEPOSITION, constants.VAR_SPEED)
+_DEPARTED = constants.VAR_DEPARTED_VEHICLES_IDS
+_ARRIVED = constants.VAR_ARRIVED_VEHICLES_IDS
+_FORCED = constants.VAR_TELEPORT_STARTING_VEHICLES_IDS
+_PENDING = constants.VAR_PENDING_VEHICLES
+_FAILURES = (
+    libsumo.TraCIException,
+    libsumo.FatalTraCIError,
+    traci.exceptions.TraCIException,
+    traci.exceptions.FatalTraCIError,
+    OSError,
+)
+_labels = itertools.count()
+
+
+@dataclasses.dataclass(frozen=True)
+class SessionConfig:
+    """How SUMO is run."""
+
+    backend: Literal["libsumo", "traci"] = "libsumo"  # inside this process, or a process of its own
+    gui: bool = False  # shows the road; always through traci
+    control_s: int = 60  # length of a control step
+    teleport_s: int = 300  # SUMO moves a vehicle by force after standing this long at the front
+
+    def __post_init__(self) -> None:
+        if self.backend not in ("libsumo", "traci") or self.control_s < 1 or self.teleport_s < 1:
+            raise RoadError("a session needs the backend libsumo or traci and positive control_s and teleport_s")
+
+
+class RoadIncident(NamedTuple):
+    """A lane closed for a while."""
+
+    signal: int
+    start_s: float  # seconds from the start of the simulation
+    end_s: float
+    kind: str  # "closure"
+    approach: int  # side that the approach comes from: 0..3 N, E, S, W
+
+
+class Scenario(NamedTuple):
+    """One episode's demand and incidents."""
+
+    route_file: Path
+    incidents: tuple[RoadIncident, ...]
+    warmup_s: int  # under the default plan, before control begins
+    duration_s: int  # of control, after the warm-up
+    seed: int
+    first_step: int  # index of the city's step at the end of the warm-up, -1 without a city
+    flow: np.ndarray  # [T, I] the city's flow behind the demand
+
+
+class Session:
+    """Runs scenarios on one network; `with Session(...) as road:` closes SUMO whatever happens."""
+
+    _open_libsumo: ClassVar["Session | None"] = None  # SUMO's library holds one simulation per process
+
+    def __init__(self, network: Network, driver: SignalDriver, cfg: SessionConfig | None = None) -> None:
+        self.network, self.driver, self.cfg = network, driver, cfg or SessionConfig()
+        self.done = True
+        self._is_native = getattr(driver, "native", False)
+        self._sumo = None
+        self._writer = _StateWriter(network)
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def reset(self, scenario: Scenario) -> RoadMeasurement:
+        """Starts the scenario, warms up under the default plan and returns the warm-up's last control step."""
+        self.close()
+        self._check(scenario)
+        self._scenario, self._time = scenario, 0
+        self._start()
+        self._tracker = Tracker(self.network, self.cfg.control_s, self._route)
+        self._detectors = no_detectors(len(self.network.ids))
+        self.driver.reset(self.network)
+        self._writer.reset()
+        self._changes = sorted(self._closures(), key=lambda change: change[0], reverse=True)
+        self.done = False
+        measured = self._tracker.measure()
+        default = np.zeros((len(self.network.ids), ACTIONS))
+        # An uneven warm-up begins with the shorter step, so that the last one is whole.
+        for seconds in _chunks(scenario.warmup_s, self.cfg.control_s):
+            measured = self._run(default, seconds)
+        self._tracker.begin_totals()
+        return measured
+
+    def step(self, action: np.ndarray) -> RoadMeasurement:
+        """One control step under `decode_action(action)`. Args: action [I, 9]."""
+        if self._sumo is None or self.done:
+            raise RoadError("the episode is over or was never begun: call reset with a scenario first")
+        if np.shape(action) != (len(self.network.ids), ACTIONS):
+            raise RoadError(f"action has shape {np.shape(action)}, the road needs {(len(self.network.ids), ACTIONS)}")
+        measured = self._run(action, self.cfg.control_s)
+        self.done = self._time >= self._scenario.warmup_s + self._scenario.duration_s
+        return measured
+
+    def totals(self) -> dict[str, float]:
+        """The episode so far, warm-up left out.
+
+        `mean_travel_time_s` is over vehicles whose planned departure lies after the warm-up: their seconds so far,
+        waiting to enter included, whether they have finished or not. `trips_finished` counts all that ended.
+        """
+        sums = self._tracker.totals()
+        return {
+            "mean_travel_time_s": sums.vehicle_seconds / max(sums.vehicles, 1),
+            "vehicles": sums.vehicles,
+            "trips_finished": sums.finished,
+            "teleports": sums.teleports,
+            "mean_queue": sums.queue,
+            "longest_wait_s": sums.longest_wait,
+        }
+
+    def close(self) -> None:
+        """Ends SUMO; harmless when it has ended already."""
+        sumo, self._sumo, self.done = self._sumo, None, True
+        if Session._open_libsumo is self:
+            Session._open_libsumo = None
+        if sumo is not None:
+            with contextlib.suppress(*_FAILURES):
+                sumo.close()
+
+    def _check(self, scenario: Scenario) -> None:
+        if not Path(scenario.route_file).is_file():
+            raise RoadError(f"the route file {scenario.route_file} does not exist")
+        if scenario.warmup_s < 0 or scenario.duration_s < 1:
+            raise RoadError("a scenario needs a warm-up of at least 0 s and a duration of at least 1 s")
+        for incident in scenario.incidents:
+            if incident.kind != "closure" or not 0 <= incident.signal < len(self.network.ids):
+                raise RoadError(f"{incident} is no closure at one of the {len(self.network.ids)} signals")
+
+    def _start(self) -> None:
+        uses_library = self.cfg.backend == "libsumo" and not self.cfg.gui
+        if uses_library and Session._open_libsumo is not None:
+            raise RoadError("this process already runs a libsumo session: close it first, or use the backend traci")
+        command = self._command()
+        with self._failures("SUMO could not start"):
+            if uses_library:
+                libsumo.start(command)
+                self._sumo, Session._open_libsumo = libsumo, self
+            else:
+                label = f"road-{next(_labels)}"
+                traci.start(command, label=label, stdout=subprocess.DEVNULL)
+                self._sumo = traci.getConnection(label)
+            self._sumo.simulation.subscribe([_DEPARTED, _ARRIVED, _FORCED, _PENDING])
+
+    def _command(self) -> list[str]:
+        options = {
+            "--net-file": self.network.net_file,
+            "--route-files": self._scenario.route_file,
+            "--seed": self._scenario.seed,
+            "--step-length": 1,
+            "--time-to-teleport": self.cfg.teleport_s,
+        }
+        if self._is_native:
+            options["--additional-files"] = self.driver.programs
+        flags = ["--no-step-log", "--no-warnings", "--duration-log.disable"]
+        flags += ["--start", "--quit-on-end"] if self.cfg.gui else []
+        binary = find_binary("sumo-gui" if self.cfg.gui else "sumo")
+        return [binary, *(str(part) for option in options.items() for part in option), *flags]
+
+    def _run(self, action: np.ndarray, seconds: int) -> RoadMeasurement:
+        plan = decode_action(action)
+        with self._failures("SUMO stopped in mid-episode"):
+            for _ in range(seconds):
+                self._second(plan)
+        return self._tracker.measure()
+
+    def _second(self, plan: Plan) -> None:
+        sumo = self._sumo
+        if not self._is_native:
+            for signal, state in self._writer.changed(self.driver.update(self._detectors, plan)):
+                sumo.trafficlight.setRedYellowGreenState(signal, state)
+        while self._changes and self._changes[-1][0] <= self._time:
+            _, lane, is_closed = self._changes.pop()
+            (sumo.lane.setDisallowed if is_closed else sumo.lane.setAllowed)(lane, ["all"])
+        sumo.simulationStep()
+        self._time += 1
+        news = sumo.simulation.getSubscriptionResults()
+        for name in news[_DEPARTED]:
+            sumo.vehicle.subscribe(name, _VEHICLE)
+        lane, position, speed = _VEHICLE
+        results = sumo.vehicle.getAllSubscriptionResults()
+        seen = ((name, (at[lane], at[position], at[speed])) for name, at in results.items())
+        self._detectors = self._tracker.second(seen, news[_PENDING], news[_ARRIVED], news[_FORCED])
+
+    def _route(self, vehicle: str) -> tuple[str, ...]:
+        return self._sumo.vehicle.getRoute(vehicle)
+
+    def _closures(self) -> list[tuple[float, str, bool]]:
+        """(second, lane, whether it closes) of all incidents."""
+        changes = []
+        for incident in self._scenario.incidents:
+            lane = closing_lane(self.network, incident.signal, incident.approach)
+            changes += [(incident.start_s, lane, True), (incident.end_s, lane, False)]
+        return changes
+
+    @contextlib.contextmanager
+    def _failures(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except _FAILURES as error:
+            self.close()
+            reason = str(error).strip().splitlines() or ["no reason given"]
+            files = f"{self.network.net_file} with {self._scenario.route_file}"
+            raise RoadError(f"{what} on {files}: {reason[-1]}; check the files and try again") from error
+
+
+def closing_lane(network: Network, signal: int, side: int) -> str:
+    """The lane at the stop line that a closure takes: the outermost whose every movement has another lane too.
+
+    The lane nearest the kerb is spared where right turns depend on it: without it their vehicles could never leave.
+    """
+    edges = [
+        edge
+        for edge, at, comes_from in zip(network.stop_edges, network.approach_signal, network.approach_side, strict=True)
+        if at == signal and comes_from == side
+    ]
+    for edge in edges:
+        turns = network.lane_turns[edge]  # lane -> edges it leads to
+        for lane, leads_to in turns.items():
+            others = set().union(*(to for other, to in turns.items() if other != lane))
+            if set(leads_to) <= others:
+                return lane
+    raise RoadError(
+        f"no lane can be closed on side {side} of signal {network.ids[signal]}: each is some turn's only one"
+    )
+
+
+class _StateWriter:
+    """Turns lights into SUMO's state strings and keeps back those that did not change."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._controlled = [i for i, phases in enumerate(network.phase_links) if any(phases)]
+        self._known: dict[tuple[int, bytes], str] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        self._shown: dict[int, bytes] = {}
+
+    def changed(self, light: np.ndarray) -> list[tuple[str, str]]:
+        """(signal, state) of the signals that must be set. Args: light [I, 8]."""
+        light = np.ascontiguousarray(light, np.int8)
+        news = []
+        for signal in self._controlled:
+            row = light[signal].tobytes()
+            if self._shown.get(signal) != row:
+                self._shown[signal] = row
+                if (signal, row) not in self._known:
+                    self._known[signal, row] = self._state(signal, light[signal])
+                news.append((self._network.ids[signal], self._known[signal, row]))
+        return news
+
+    def _state(self, signal: int, light: np.ndarray) -> str:
+        state = ["r"] * self._network.num_links[signal]
+        for phase, colour in enumerate(light):
+            for link in self._network.phase_links[signal][phase]:
+                if colour == GREEN:
+                    state[link] = self._network.green_states[signal][phase][link]
+                elif colour == YELLOW:
+                    state[link] = "y"
+        return "".join(state)
+
+
+def _chunks(total: int, size: int) -> list[int]:
+    return ([total % size] if total % size else []) + [size] * (total // size)
