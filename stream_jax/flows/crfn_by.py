@@ -105,7 +105,7 @@ def fit_with_history(
     num_train = _num_train(data, cfg)
     steps = jnp.arange(data.z.shape[0])
     examples = Examples(steps[:num_train], steps[num_train:], data)
-    init_fn = lambda key: _Network(cfg).init(key, step_at(data, 0, cfg.context.lags))  # noqa: E731
+    init_fn = partial(init_network, step=step_at(data, 0, cfg.context.lags), cfg=cfg)
     result = train(
         jnp.atleast_1d(key),
         init_fn,
@@ -197,6 +197,11 @@ class _Network(nn.Module):
         context = ContextEncoder(self.cfg.context, name="context")(step)
         flow = ConditionalFlow(step.z.shape[-1], self.cfg.num_layers, self.cfg.hidden, name="flow")
         return flow(step.z, context)
+
+
+def init_network(key: Array, step: FlowStep, cfg: FlowConfig) -> Any:
+    """A random context before a flow that is the identity; the step only gives shapes."""
+    return _Network(cfg).init(key, step)
 
 
 def _base(network: Any, step: FlowStep, cfg: FlowConfig) -> tuple[Array, Array]:
