@@ -1,0 +1,101 @@
+"""What a step is worth: in units, telescoping, the same for real and imagined, and credited where it was caused."""
+
+import itertools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stream_jax.rl.constraints import Limits, costs
+from stream_jax.rl.objective import (
+    RewardConfig,
+    anomaly_reward,
+    credited,
+    local_costs,
+    local_rewards,
+    potential,
+    share,
+    traffic,
+)
+from stream_jax.rl.state import StateConfig, make_state
+from tests.rl.toy_road import ADJACENCY, view
+
+CFG = RewardConfig()
+LIMITS = Limits(queue=10.0)
+UNIT = jnp.array([0.1, 1.0])
+
+
+def state(x, p_value=1.0):
+    return make_state(x, view()._replace(p_value=jnp.full(4, p_value)), jnp.zeros((4, 9)), jnp.zeros(5), StateConfig())
+
+
+class TestTraffic(chex.TestCase):
+    @chex.variants(with_jit=True, without_jit=True)
+    def test_reward_of_a_known_state(self):
+        # 8 phases of 2 vehicles = 1.6 units, wait 60 s = .5, a fifth not served: .8 - .5 * 1.6 - .5 * .5 = -.25.
+        x = jnp.full((4, 10), 0.2).at[:, 8].set(0.5)
+        np.testing.assert_allclose(self.variant(lambda x: traffic(x, CFG))(x), np.full(4, -0.25), rtol=1e-5)
+
+
+def test_the_discounted_anomaly_term_telescopes():
+    # sum gamma^t (gamma Phi_{t+1} - Phi_t) = gamma^T Phi_T - Phi_0, whatever happens between.
+    p_values = jnp.array([0.5, 0.003, 0.08, 0.02, 0.9, 0.05])
+    seen = [state(jnp.zeros((4, 10)), p) for p in p_values]
+    steps = [anomaly_reward(before, after, CFG) for before, after in itertools.pairwise(seen)]
+    total = sum(CFG.discount**t * float(reward[0]) for t, reward in enumerate(steps))
+    # Phi is 1 above p = .1 and p / .1 below: Phi_0 = 1, Phi_5 = .5.
+    assert total == pytest.approx(0.99**5 * 0.5 - 1.0, abs=1e-6)
+    np.testing.assert_allclose(potential(seen[1]), 0.03, rtol=1e-5)
+
+
+def test_under_the_null_the_papers_term_is_noise_and_ours_is_not():
+    p_values = jax.random.uniform(jax.random.key(0), (2, 4000), minval=1e-6)
+    pairs = [state(jnp.zeros((4, 10)))._replace(p_value=p) for p in p_values]
+    paper = anomaly_reward(*pairs, RewardConfig(anomaly_term="paper"))
+    # Difference of two uniforms: sd sqrt(1 / 6) = .408. Ours moves only in the tenth below .1: var of min(p, .1) / .1
+    # is E - mean^2 = (.9 + .1 / 3) - .95^2 = .0308, twice: sd .248.
+    assert float(paper.std()) == pytest.approx(0.408, abs=0.015)
+    assert float(anomaly_reward(*pairs, CFG).std()) == pytest.approx(0.248, abs=0.02)
+
+
+def test_every_term_can_be_left_out_and_has_its_weight():
+    before, after = state(jnp.zeros((4, 10)), 0.05), state(jnp.zeros((4, 10)), 1.0)
+    moved, nothing = jnp.full((4, 9), 0.1), RewardConfig(served=0.0, anomaly=0.0, uncertainty=0.0, correction=0.0)
+
+    def reward(excess=0.0, **kept):
+        cfg = RewardConfig(**({"served": 0.0, "anomaly": 0.0, "uncertainty": 0.0, "correction": 0.0} | kept))
+        return float(local_rewards(before, after, moved, jnp.array(excess), jnp.array([0.0, 0.2]), LIMITS, cfg)[0])
+
+    assert reward() == 0.0 == float(local_rewards(before, after, moved, 0.0, UNIT, LIMITS, nothing)[0])
+    assert reward(anomaly=0.1) == pytest.approx(0.1 * (0.99 - 0.5), rel=1e-5)
+    assert reward(uncertainty=0.05) == pytest.approx(-0.05 * 0.5, rel=1e-5)  # (.1 - 0) / .2
+    assert reward(correction=0.01) == pytest.approx(-0.01 * 9 * 0.01, rel=1e-5)
+    assert reward(excess=0.3, soft_lyapunov=1.0) == pytest.approx(-0.3, rel=1e-6)
+    crowded = state(jnp.zeros((4, 10)).at[0, 8].set(1.5))  # 180 s: half over its limit
+    charged = local_rewards(
+        before, crowded, moved, 0.0, UNIT, LIMITS, RewardConfig(delay=0.0, anomaly=0, violation=2.0)
+    )
+    free = local_rewards(before, crowded, moved, 0.0, UNIT, LIMITS, RewardConfig(delay=0.0, anomaly=0))
+    np.testing.assert_allclose(charged - free, -1.0, rtol=1e-5)
+
+
+def test_parts_of_a_cost_make_up_the_networks_cost():
+    x = jax.random.uniform(jax.random.key(1), (4, 10)) * jnp.array([0.5] * 8 + [1.6, 0.9])
+    network, parts = costs(x, LIMITS), jax.jit(local_costs, static_argnums=1)(x, LIMITS)
+    assert float(network.min()) > 0  # all three limits are broken here
+    np.testing.assert_allclose(parts.mean(0)[jnp.array([0, 2])], network[jnp.array([0, 2])], rtol=1e-5)
+    np.testing.assert_allclose(parts[:, 1].max(), network[1], rtol=1e-5)
+    np.testing.assert_array_equal(local_costs(0.01 * x, LIMITS), np.zeros((4, 3)))
+
+
+def test_credit_stays_in_the_neighbourhood():
+    # A square: 0 is next to 1 and 2, not to 3; three intersections is the largest neighbourhood.
+    np.testing.assert_allclose(share(jnp.array([3.0, 0.0, 0.0, 0.0]), ADJACENCY), [1.0, 1.0, 1.0, 0.0])
+    x = jnp.zeros((4, 10)).at[0, 8].set(2.0)  # 240 s: the wait is 1 over its limit
+    local = credited(jnp.array([3.0, 0, 0, 0]), x, ADJACENCY, LIMITS, CFG)
+    np.testing.assert_allclose(local[:, 0], [1.0, 1.0, 1.0, 0.0])
+    np.testing.assert_allclose(local[:, 2], [1 / 3, 1 / 3, 1 / 3, 0.0], rtol=1e-6)
+    whole = credited(jnp.array([3.0, 0, 0, 0]), x, ADJACENCY, LIMITS, RewardConfig(neighbourhood=False))
+    np.testing.assert_allclose(whole, np.tile([0.75, 0.0, 1.0, 0.0], (4, 1)), rtol=1e-6)
