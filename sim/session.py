@@ -6,6 +6,7 @@ during a step. The only file that imports libsumo or traci.
 
 import contextlib
 import dataclasses
+import io
 import itertools
 import subprocess
 from collections.abc import Iterator
@@ -18,10 +19,12 @@ import traci
 from traci import constants
 
 from sim.binaries import find_binary
+from sim.closures import Closures, RoadIncident
 from sim.detectors import Tracker, no_detectors
 from sim.errors import RoadError
-from sim.nema import ACTIONS, GREEN, YELLOW, Plan, SignalDriver, decode_action
+from sim.nema import ACTIONS, Plan, SignalDriver, decode_action
 from sim.network import Network
+from sim.states import StateWriter
 from stream_jax.types import RoadMeasurement
 
 _VEHICLE = (constants.VAR_LANE_ID, constants.VAR_LANEPOSITION, constants.VAR_SPEED)
@@ -53,16 +56,6 @@ class SessionConfig:
             raise RoadError("a session needs the backend libsumo or traci and positive control_s and teleport_s")
 
 
-class RoadIncident(NamedTuple):
-    """A lane closed for a while."""
-
-    signal: int
-    start_s: float  # seconds from the start of the simulation
-    end_s: float
-    kind: str  # "closure"
-    approach: int  # side that the approach comes from: 0..3 N, E, S, W
-
-
 class Scenario(NamedTuple):
     """One episode's demand and incidents."""
 
@@ -85,7 +78,7 @@ class Session:
         self.done = True
         self._is_native = getattr(driver, "native", False)
         self._sumo = None
-        self._writer = _StateWriter(network)
+        self._writer = StateWriter(network)
 
     def __enter__(self) -> "Session":
         return self
@@ -98,12 +91,12 @@ class Session:
         self.close()
         self._check(scenario)
         self._scenario, self._time = scenario, 0
+        self._closures = Closures(self.network, scenario.incidents)
         self._start()
         self._tracker = Tracker(self.network, self.cfg.control_s, self._route)
         self._detectors = no_detectors(len(self.network.ids))
         self.driver.reset(self.network)
         self._writer.reset()
-        self._changes = sorted(self._closures(), key=lambda change: change[0], reverse=True)
         self.done = False
         measured = self._tracker.measure()
         default = np.zeros((len(self.network.ids), ACTIONS))
@@ -153,9 +146,6 @@ class Session:
             raise RoadError(f"the route file {scenario.route_file} does not exist")
         if scenario.warmup_s < 0 or scenario.duration_s < 1:
             raise RoadError("a scenario needs a warm-up of at least 0 s and a duration of at least 1 s")
-        for incident in scenario.incidents:
-            if incident.kind != "closure" or not 0 <= incident.signal < len(self.network.ids):
-                raise RoadError(f"{incident} is no closure at one of the {len(self.network.ids)} signals")
 
     def _start(self) -> None:
         uses_library = self.cfg.backend == "libsumo" and not self.cfg.gui
@@ -168,7 +158,8 @@ class Session:
                 self._sumo, Session._open_libsumo = libsumo, self
             else:
                 label = f"road-{next(_labels)}"
-                traci.start(command, label=label, stdout=subprocess.DEVNULL)
+                with contextlib.redirect_stdout(io.StringIO()):  # traci prints while it waits for SUMO's port
+                    traci.start(command, label=label, stdout=subprocess.DEVNULL)
                 self._sumo = traci.getConnection(label)
             self._sumo.simulation.subscribe([_DEPARTED, _ARRIVED, _FORCED, _PENDING])
 
@@ -199,8 +190,7 @@ class Session:
         if not self._is_native:
             for signal, state in self._writer.changed(self.driver.update(self._detectors, plan)):
                 sumo.trafficlight.setRedYellowGreenState(signal, state)
-        while self._changes and self._changes[-1][0] <= self._time:
-            _, lane, is_closed = self._changes.pop()
+        for lane, is_closed in self._closures.changes(self._time):
             (sumo.lane.setDisallowed if is_closed else sumo.lane.setAllowed)(lane, ["all"])
         sumo.simulationStep()
         self._time += 1
@@ -215,80 +205,15 @@ class Session:
     def _route(self, vehicle: str) -> tuple[str, ...]:
         return self._sumo.vehicle.getRoute(vehicle)
 
-    def _closures(self) -> list[tuple[float, str, bool]]:
-        """(second, lane, whether it closes) of all incidents."""
-        changes = []
-        for incident in self._scenario.incidents:
-            lane = closing_lane(self.network, incident.signal, incident.approach)
-            changes += [(incident.start_s, lane, True), (incident.end_s, lane, False)]
-        return changes
-
     @contextlib.contextmanager
     def _failures(self, what: str) -> Iterator[None]:
         try:
             yield
         except _FAILURES as error:
             self.close()
-            reason = str(error).strip().splitlines() or ["no reason given"]
+            reason = " ".join(str(error).split()) or "no reason given"
             files = f"{self.network.net_file} with {self._scenario.route_file}"
-            raise RoadError(f"{what} on {files}: {reason[-1]}; check the files and try again") from error
-
-
-def closing_lane(network: Network, signal: int, side: int) -> str:
-    """The lane at the stop line that a closure takes: the outermost whose every movement has another lane too.
-
-    The lane nearest the kerb is spared where right turns depend on it: without it their vehicles could never leave.
-    """
-    edges = [
-        edge
-        for edge, at, comes_from in zip(network.stop_edges, network.approach_signal, network.approach_side, strict=True)
-        if at == signal and comes_from == side
-    ]
-    for edge in edges:
-        turns = network.lane_turns[edge]  # lane -> edges it leads to
-        for lane, leads_to in turns.items():
-            others = set().union(*(to for other, to in turns.items() if other != lane))
-            if set(leads_to) <= others:
-                return lane
-    raise RoadError(
-        f"no lane can be closed on side {side} of signal {network.ids[signal]}: each is some turn's only one"
-    )
-
-
-class _StateWriter:
-    """Turns lights into SUMO's state strings and keeps back those that did not change."""
-
-    def __init__(self, network: Network) -> None:
-        self._network = network
-        self._controlled = [i for i, phases in enumerate(network.phase_links) if any(phases)]
-        self._known: dict[tuple[int, bytes], str] = {}
-        self.reset()
-
-    def reset(self) -> None:
-        self._shown: dict[int, bytes] = {}
-
-    def changed(self, light: np.ndarray) -> list[tuple[str, str]]:
-        """(signal, state) of the signals that must be set. Args: light [I, 8]."""
-        light = np.ascontiguousarray(light, np.int8)
-        news = []
-        for signal in self._controlled:
-            row = light[signal].tobytes()
-            if self._shown.get(signal) != row:
-                self._shown[signal] = row
-                if (signal, row) not in self._known:
-                    self._known[signal, row] = self._state(signal, light[signal])
-                news.append((self._network.ids[signal], self._known[signal, row]))
-        return news
-
-    def _state(self, signal: int, light: np.ndarray) -> str:
-        state = ["r"] * self._network.num_links[signal]
-        for phase, colour in enumerate(light):
-            for link in self._network.phase_links[signal][phase]:
-                if colour == GREEN:
-                    state[link] = self._network.green_states[signal][phase][link]
-                elif colour == YELLOW:
-                    state[link] = "y"
-        return "".join(state)
+            raise RoadError(f"{what} on {files}: {reason}") from error
 
 
 def _chunks(total: int, size: int) -> list[int]:
