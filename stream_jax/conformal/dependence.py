@@ -18,6 +18,7 @@ from scipy import stats
 from stream_jax.conformal.bootstrap import resampled_totals
 
 THRESHOLDS = (0.001, 0.01, 0.05, 0.1)
+TEST_THRESHOLDS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9)
 
 _EPS = 1e-12  # variances of constant series
 
@@ -35,6 +36,13 @@ class NullUniformity(NamedTuple):
     lower: np.ndarray  # [K] block-bootstrap interval of the rate, 95 %
     upper: np.ndarray  # [K]
     binomial_p: np.ndarray  # [K] P(at least as many) if the p-values were independent and uniform
+
+
+class BlockTest(NamedTuple):
+    """Whether held-out p-values are uniform, judged by the fluctuation of whole blocks of steps."""
+
+    excess_p: float  # small: too many small p-values, the level is broken
+    uniform_p: float  # small: not uniform, in either direction
 
 
 class DependenceReport(NamedTuple):
@@ -155,6 +163,53 @@ def null_uniformity(
         upper=np.quantile(replicates, 0.975, axis=0),
         binomial_p=stats.binom.sf(num_hits - 1, size, cutoffs),
     )
+
+
+def block_uniformity_test(
+    key: Array,
+    calibration_p: np.ndarray,
+    null_p: np.ndarray,
+    *,
+    thresholds: tuple[float, ...] = TEST_THRESHOLDS,
+    block_steps: int = 24,
+    num_replicates: int = 2000,
+) -> BlockTest:
+    """Tests uniformity of p-values whose cells move together and whose calibration set is itself a sample of steps.
+
+    The statistic is the largest studentised difference between the share of null p-values and of calibration ranks
+    below a threshold; its law is that of the centred block bootstrap of both.
+
+    Args:
+        calibration_p: [Tc, N] ranks of the calibration scores among themselves, in (0, 1]; NaN where there is none.
+        null_p: [T, N] p-values of held-out normal cells; NaN where there is none.
+        block_steps: of a bootstrap block; at least the time over which scores are correlated.
+    """
+    shares, replicates = zip(
+        *(
+            _block_shares(part_key, p, thresholds, min(block_steps, p.shape[0]), num_replicates)
+            for part_key, p in zip(jax.random.split(key), (calibration_p, null_p), strict=True)
+        ),
+        strict=True,
+    )
+    observed = shares[1] - shares[0]  # [K]
+    noise = (replicates[1] - shares[1]) - (replicates[0] - shares[0])  # [R, K]
+    spread = np.maximum(noise.std(axis=0), _EPS)
+    excess = (noise / spread).max(axis=1) >= (observed / spread).max()
+    either = np.abs(noise / spread).max(axis=1) >= np.abs(observed / spread).max()
+    count = num_replicates + 1.0
+    return BlockTest(float((1 + excess.sum()) / count), float((1 + either.sum()) / count))
+
+
+def _block_shares(
+    key: Array, p_values: np.ndarray, thresholds: tuple[float, ...], block: int, num_replicates: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Share of p-values at or below each threshold [K], and its block-bootstrap replicates [R, K]."""
+    kept = ~np.isnan(p_values)
+    hits = (p_values[..., None] <= np.asarray(thresholds)) & kept[..., None]  # [T, N, K]
+    sums = np.concatenate([hits.sum(axis=1), kept.sum(axis=1, keepdims=True)], axis=1).astype(np.float32)
+    totals = np.asarray(_resample(key, sums, block, num_replicates))
+    overall = sums.sum(axis=0)
+    return overall[:-1] / np.maximum(overall[-1], 1.0), totals[:, :-1] / np.maximum(totals[:, -1:], 1.0)
 
 
 @jax.jit

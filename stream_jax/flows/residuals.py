@@ -22,6 +22,11 @@ from stream_jax.types import Forecast
 # Standard deviation of rounding to a whole vehicle, 1 / sqrt(12): no count is foreseen better. The paper's 1e-6 lets
 # the residual of an empty cell explode.
 SIGMA_FLOOR = 0.29
+# Added to both sums of the city's ratio, so that a few vehicles at night are no outage.
+CITY_FLOOR = 50.0
+# A city that counts 1.6 times more or less than any forecast of the last hour expected is not anomalous here or there.
+OUTAGE_FACTOR = 1.6
+SMALLEST_RATIO = 1e-6
 
 
 class Residuals(NamedTuple):
@@ -30,6 +35,7 @@ class Residuals(NamedTuple):
     z: Array  # [..., N, D], D = H * targets, the one-step forecast first; 0 where not observed
     observed: Array  # [..., N] bool: the value was observed and all H forecasts of it exist
     unit: Array  # [..., N, D] what one vehicle more would add to z: large in quiet cells; rests on forecasts alone
+    city: Array  # [..., D] what the whole city counted over what had been forecast for it, by lead; 1 if nothing was
 
 
 def residual_vectors(
@@ -83,6 +89,18 @@ def residual_now(
     return _rows(made, value, seen, factor, sigma_floor, trailing=value.ndim - 1)
 
 
+def without_outages(rows: Residuals, factor: float = OUTAGE_FACTOR) -> tuple[Residuals, Array]:
+    """Steps in which the whole city broke away from its forecasts become not observed: the recorder or the city failed.
+
+    Looks at the city's sums alone, not at any cell's score; the hour after an outage is flagged too, as long as some
+    forecast was made inside it. Returns the rows and whether each was flagged, [...] bool.
+    """
+    broken = (jnp.abs(jnp.log(jnp.maximum(rows.city, SMALLEST_RATIO))) > jnp.log(factor)).any(-1)
+    kept = ~broken[..., None]
+    screened = rows._replace(z=jnp.where(kept[..., None], rows.z, 0.0), observed=rows.observed & kept)
+    return screened, broken
+
+
 def sigma_factor(
     forecast: Forecast, target: Array, mask: Array, cluster: Array, num_clusters: int, coverage: float = 0.9
 ) -> Array:
@@ -114,9 +132,12 @@ def _rows(
     sigma = made.sigma if factor is None else made.sigma * factor
     unit = 1.0 / jnp.maximum(sigma, sigma_floor)
     z = jnp.where(known, value - made.mean, 0.0) * unit
+    cells = -1 - trailing
+    counted, expected = (jnp.where(known, part, 0.0).sum(cells) + CITY_FLOOR for part in (value, made.mean))
+    city = (counted / expected).reshape(*known.shape[: cells - 1], -1)  # [..., H * G]
     if trailing == 0:
         z, unit, known = z[..., None], unit[..., None], known[..., None]
     z, unit, known = (jnp.moveaxis(part, -3, -2) for part in (z, unit, known))  # [..., N, H, G]
     observed = known.all((-2, -1))
     flat = lambda part: jnp.where(observed[..., None], part.reshape(*part.shape[:-2], -1), 0.0)  # noqa: E731
-    return Residuals(flat(z), observed, flat(unit))
+    return Residuals(flat(z), observed, flat(unit), city)

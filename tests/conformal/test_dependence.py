@@ -7,6 +7,7 @@ import pytest
 from scipy import signal, stats
 
 from stream_jax.conformal.dependence import (
+    block_uniformity_test,
     dependence_report,
     lag1_autocorrelation,
     morans_i,
@@ -103,6 +104,37 @@ def test_blocks_of_time_widen_the_interval_of_the_null_rate_when_cells_move_toge
     independent = np.random.default_rng(3).random((600, 40))
     wide, narrow = (null_uniformity(jax.random.key(4), p) for p in (together, independent))
     assert (wide.upper - wide.lower)[3] > 5 * (narrow.upper - narrow.lower)[3]
+
+
+def ranks(scores):
+    """Each score's share of scores at least as large."""
+    return 1.0 - stats.rankdata(scores, method="min").reshape(scores.shape) / scores.size + 1.0 / scores.size
+
+
+def test_blocks_forgive_cells_that_move_together_where_counting_cells_one_by_one_does_not():
+    # 20 calibration and test sets of one law, cells of a step strongly correlated: pooled counting rejects most of
+    # them at 5 %, the block test should reject about one. P(more than 4 of 20) = 0.003 at 5 %, 0.04 at 10 %.
+    by_block, by_cell = [], []
+    for trial in range(20):
+        rng = np.random.default_rng(trial)
+        scores = rng.normal(size=(240, 1)) * 0.7 + rng.normal(size=(240, 20)) * 0.7
+        calibration, test = scores[:120], scores[120:]
+        p = (1.0 + (calibration.ravel() >= test[..., None]).sum(-1)) / (calibration.size + 1.0)
+        found = block_uniformity_test(jax.random.key(trial), ranks(calibration), p, block_steps=2, num_replicates=500)
+        by_block.append(found.uniform_p <= 0.05)
+        by_cell.append(stats.kstest(p.ravel(), "uniform").pvalue <= 0.05)
+    assert sum(by_cell) > 10 and sum(by_block) <= 4
+
+
+def test_the_block_test_sees_inflated_scores_and_tells_excess_from_caution():
+    rng = np.random.default_rng(1)
+    calibration = ranks(rng.normal(size=(200, 20)))
+    uniform = rng.random((200, 20))
+    uniform[:, 3] = np.nan  # left out
+    small = block_uniformity_test(jax.random.key(0), calibration, uniform**2)
+    large = block_uniformity_test(jax.random.key(0), calibration, np.sqrt(uniform))
+    assert small.excess_p < 0.01 and small.uniform_p < 0.01
+    assert large.excess_p > 0.5 and large.uniform_p < 0.01
 
 
 def test_report_collects_all_measures():

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from stream_jax.conformal import intervals
-from stream_jax.flows.residuals import SIGMA_FLOOR, residual_now, residual_vectors, sigma_factor
+from stream_jax.flows.residuals import SIGMA_FLOOR, residual_now, residual_vectors, sigma_factor, without_outages
 from stream_jax.types import Forecast
 
 ORIGINS = np.arange(10, 14)  # W = 4
@@ -25,7 +25,7 @@ def known_forecasts():
 
 def test_rows_hold_the_errors_of_all_forecasts_of_one_step():
     forecast, target = known_forecasts()
-    (z, observed, unit), time = residual_vectors(forecast, target, jnp.ones_like(target, bool), ORIGINS)
+    (z, observed, unit, _), time = residual_vectors(forecast, target, jnp.ones_like(target, bool), ORIGINS)
     # Step 12: from origin 11 (1.1 + 1) / 2 = 1.05, from origin 10 (1.0 + 2) / 4 = 0.75; a step later 0.05, 0.025 more.
     np.testing.assert_array_equal(time, [12, 13, 14])
     np.testing.assert_allclose(z[:, 0], [[1.05, 0.75], [1.10, 0.775], [1.15, 0.80]], atol=1e-5)
@@ -36,7 +36,7 @@ def test_rows_hold_the_errors_of_all_forecasts_of_one_step():
 def test_a_missing_value_takes_its_own_row_out_and_no_other():
     forecast, target = known_forecasts()
     mask = target != 13.0
-    (z, observed, _), time = residual_vectors(forecast, target, mask, ORIGINS)
+    (z, observed, _, _), time = residual_vectors(forecast, target, mask, ORIGINS)
     np.testing.assert_array_equal(observed[:, 0], time != 13)
     np.testing.assert_array_equal(z[1, 0], 0.0)
 
@@ -44,7 +44,7 @@ def test_a_missing_value_takes_its_own_row_out_and_no_other():
 def test_a_missing_forecast_takes_the_rows_out_that_need_it():
     forecast, target = known_forecasts()
     forecast = forecast._replace(sigma=forecast.sigma.at[1].set(jnp.inf))  # origin 11 forecast nothing
-    (_, observed, _), time = residual_vectors(forecast, target, jnp.ones_like(target, bool), ORIGINS)
+    (_, observed, _, _), time = residual_vectors(forecast, target, jnp.ones_like(target, bool), ORIGINS)
     np.testing.assert_array_equal(time[~observed[:, 0]], [12, 13])  # its leads 1 and 2
 
 
@@ -52,7 +52,7 @@ def test_several_targets_stay_together_by_lead():
     forecast, target = known_forecasts()
     double = lambda leaf: jnp.stack([leaf, 3.0 * leaf], axis=-1)  # noqa: E731
     two = Forecast(double(forecast.mean), jnp.stack([forecast.sigma] * 2, axis=-1))
-    (z, observed, _), _ = residual_vectors(two, double(target), jnp.ones((4, 2, 1, 2), bool), ORIGINS)
+    (z, observed, _, _), _ = residual_vectors(two, double(target), jnp.ones((4, 2, 1, 2), bool), ORIGINS)
     # D = H * G, lead by lead: errors of the second target are three times as large.
     np.testing.assert_allclose(z[0, 0], [1.05, 3.15, 0.75, 2.25], atol=1e-5)
     assert observed.shape == (3, 1)
@@ -115,3 +115,26 @@ def test_adaptive_levels_do_not_move_residuals_and_live_rows_equal_recorded_ones
     # Recorded rows are steps H .. W; the live run ends at origin W - 1 and starts without pending forecasts.
     np.testing.assert_array_equal(observed.all(axis=1), np.arange(num_origins) >= HORIZON)
     np.testing.assert_allclose(z[HORIZON:], recorded.z[:-1], rtol=1e-6)
+
+
+def city_of(counts):
+    """One step of a city whose four forecasts were 100 vehicles in each of four cells."""
+    pending = Forecast(jnp.full((2, 2, 4), 100.0), jnp.full((2, 2, 4), 10.0))
+    return residual_now(pending, jnp.asarray(counts), jnp.ones(4, bool))
+
+
+@pytest.mark.parametrize(
+    ("share", "ratio", "flagged"),
+    [(1.0, 1.0, 0), (0.6, 0.6444, 0), (0.5, 0.5556, 1), (1.6, 1.5333, 0), (1.8, 1.7111, 1)],
+)
+def test_a_step_is_an_outage_when_the_whole_city_leaves_its_forecast(share, ratio, flagged):
+    # (400 share + 50) / 450, flagged outside 1 / 1.6 = 0.625 .. 1.6.
+    rows, broken = jax.jit(without_outages)(city_of([100.0 * share] * 4))
+    np.testing.assert_allclose(rows.city, ratio, atol=1e-4)
+    assert bool(broken) == bool(flagged)
+    assert bool(rows.observed.any()) != bool(flagged)
+
+
+def test_one_cell_alone_is_no_outage_however_far_off():
+    rows, broken = without_outages(city_of([0.0, 100.0, 100.0, 100.0]))
+    assert not bool(broken) and float(rows.z[0, 0]) == -10.0
