@@ -1,0 +1,1 @@
+"""Signal controllers without learning, each a driver that the session steps once a second."""
