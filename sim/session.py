@@ -92,6 +92,7 @@ class Session:
         self._check(scenario)
         self._scenario, self._time = scenario, 0
         self._closures = Closures(self.network, scenario.incidents)
+        self._allowed: dict[str, list[str]] = {}  # what a closed lane admits again later
         self._start()
         self._tracker = Tracker(self.network, self.cfg.control_s, self._route)
         self._detectors = no_detectors(len(self.network.ids))
@@ -191,7 +192,7 @@ class Session:
             for signal, state in self._writer.changed(self.driver.update(self._detectors, plan)):
                 sumo.trafficlight.setRedYellowGreenState(signal, state)
         for lane, is_closed in self._closures.changes(self._time):
-            (sumo.lane.setDisallowed if is_closed else sumo.lane.setAllowed)(lane, ["all"])
+            self._close_lane(lane) if is_closed else sumo.lane.setAllowed(lane, self._allowed[lane])
         sumo.simulationStep()
         self._time += 1
         news = sumo.simulation.getSubscriptionResults()
@@ -201,6 +202,10 @@ class Session:
         results = sumo.vehicle.getAllSubscriptionResults()
         seen = ((name, (at[lane], at[position], at[speed])) for name, at in results.items())
         self._detectors = self._tracker.second(seen, news[_PENDING], news[_ARRIVED], news[_FORCED])
+
+    def _close_lane(self, lane: str) -> None:
+        self._allowed[lane] = self._sumo.lane.getAllowed(lane) or ["all"]  # SUMO says "all" by an empty list
+        self._sumo.lane.setDisallowed(lane, ["all"])
 
     def _route(self, vehicle: str) -> tuple[str, ...]:
         return self._sumo.vehicle.getRoute(vehicle)
