@@ -36,7 +36,7 @@ CONFLICT = ((_RING[:, None] == _RING) | (_SIDE[:, None] != _SIDE)) & ~np.eye(PHA
 class NemaConfig:
     """Timing that no action changes; not given in the paper."""
 
-    passage_s: int = 2  # a green ends when its detectors were empty this long
+    passage_s: int = 1  # a green ends when its detectors were empty this long; their 40 m are 3 s of driving already
     yellow_s: int = 3
     all_red_s: int = 2
     guard_green_s: int = 10  # green that the waiting guard leaves to what it cuts

@@ -7,7 +7,6 @@ during a step. The only file that imports libsumo or traci.
 import contextlib
 import dataclasses
 import io
-import itertools
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import libsumo
 import numpy as np
+import sumolib
 import traci
 from traci import constants
 
@@ -39,7 +39,6 @@ _FAILURES = (
     traci.exceptions.FatalTraCIError,
     OSError,
 )
-_labels = itertools.count()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +76,7 @@ class Session:
         self.network, self.driver, self.cfg = network, driver, cfg or SessionConfig()
         self.done = True
         self._is_native = getattr(driver, "native", False)
-        self._sumo = None
+        self._sumo = self._process = None
         self._writer = StateWriter(network)
 
     def __enter__(self) -> "Session":
@@ -135,12 +134,19 @@ class Session:
 
     def close(self) -> None:
         """Ends SUMO; harmless when it has ended already."""
-        sumo, self._sumo, self.done = self._sumo, None, True
+        sumo, process, self._sumo, self._process, self.done = self._sumo, self._process, None, None, True
         if Session._open_libsumo is self:
             Session._open_libsumo = None
-        if sumo is not None:
-            with contextlib.suppress(*_FAILURES):
-                sumo.close()
+        with contextlib.suppress(*_FAILURES):
+            if sumo is not None:
+                sumo.close() if process is None else sumo.close(wait=False)
+        if process is not None:
+            _end(process)
+
+    @property
+    def process_id(self) -> int | None:
+        """SUMO's process under traci, None under libsumo."""
+        return None if self._process is None else self._process.pid
 
     def _check(self, scenario: Scenario) -> None:
         if not Path(scenario.route_file).is_file():
@@ -158,11 +164,14 @@ class Session:
                 libsumo.start(command)
                 self._sumo, Session._open_libsumo = libsumo, self
             else:
-                label = f"road-{next(_labels)}"
-                with contextlib.redirect_stdout(io.StringIO()):  # traci prints while it waits for SUMO's port
-                    traci.start(command, label=label, stdout=subprocess.DEVNULL)
-                self._sumo = traci.getConnection(label)
+                self._sumo = self._connect(command)
             self._sumo.simulation.subscribe([_DEPARTED, _ARRIVED, _FORCED, _PENDING])
+
+    def _connect(self, command: list[str]) -> traci.connection.Connection:
+        port = sumolib.miscutils.getFreeSocketPort()
+        self._process = subprocess.Popen([*command, "--remote-port", str(port)], stdout=subprocess.DEVNULL)
+        with contextlib.redirect_stdout(io.StringIO()):  # traci prints while it waits for SUMO's port
+            return traci.connect(port, numRetries=600, proc=self._process, waitBetweenRetries=0.1)
 
     def _command(self) -> list[str]:
         options = {
@@ -219,6 +228,14 @@ class Session:
             reason = " ".join(str(error).split()) or "no reason given"
             files = f"{self.network.net_file} with {self._scenario.route_file}"
             raise RoadError(f"{what} on {files}: {reason}") from error
+
+
+def _end(process: subprocess.Popen) -> None:
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _chunks(total: int, size: int) -> list[int]:
