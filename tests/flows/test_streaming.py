@@ -10,10 +10,13 @@ import pytest
 
 from stream_jax.flows import streaming
 from stream_jax.flows.context import FlowData, Neighbours, step_at
-from stream_jax.flows.residuals import residual_vectors
+from stream_jax.flows.residuals import residual_vectors, without_outages
+from stream_jax.flows.scale import ScaleConfig, rescale_rows, start_scale
 from stream_jax.types import Forecast
 
 HORIZON, CELLS, ORIGINS, LAGS = 3, 4, 12, 2
+OUTAGE = 7  # a step in which everything stops
+SCALE = ScaleConfig(city_rate=0.3, cell_rate=0.2)  # fast, so that a dozen steps move it
 NEIGHBOURS = Neighbours(jnp.zeros((CELLS, 1), jnp.int32), jnp.ones((CELLS, 1), bool))
 
 
@@ -21,9 +24,10 @@ def recording(trailing: tuple[int, ...]):
     """Forecasts at consecutive origins, and values of the steps 0 .. W + H - 1, of which origin w is step w."""
     shape = (ORIGINS, HORIZON, CELLS, *trailing)
     mean_key, sigma_key, value_key, mask_key = jax.random.split(jax.random.key(0), 4)
-    mean = jax.random.uniform(mean_key, shape, maxval=9.0)
+    mean = jax.random.uniform(mean_key, shape, minval=40.0, maxval=49.0)
     sigma = jax.random.uniform(sigma_key, shape, minval=0.1, maxval=2.0)
-    values = jax.random.uniform(value_key, (ORIGINS + HORIZON, CELLS, *trailing), maxval=9.0)
+    values = jax.random.uniform(value_key, (ORIGINS + HORIZON, CELLS, *trailing), minval=40.0, maxval=49.0)
+    values = values.at[OUTAGE].set(0.0)
     observed = jax.random.bernoulli(mask_key, 0.8, values.shape)
     clock = jnp.arange(4.0 * (ORIGINS + HORIZON)).reshape(-1, 4)
     factor = 0.5 + jnp.arange(float(np.prod(shape[1:]))).reshape(shape[1:]) / 10.0
@@ -32,7 +36,7 @@ def recording(trailing: tuple[int, ...]):
 
 def live_step(state, inputs, factor):
     forecast, value, observed, clock = inputs
-    state, step = streaming.observe(state, value, observed, clock, factor, NEIGHBOURS)
+    state, step = streaming.observe(state, value, observed, clock, factor, NEIGHBOURS, SCALE)
     return streaming.issue(state, forecast), step._replace(neighbours=None)
 
 
@@ -49,19 +53,23 @@ def test_live_steps_are_the_steps_of_the_recording(trailing, compile_it):
     forecast, values, observed, clock, factor = recording(trailing)
     ahead = np.arange(ORIGINS)[:, None] + 1 + np.arange(HORIZON)
     rows, time = residual_vectors(forecast, values[ahead], observed[ahead], np.arange(ORIGINS), factor)
+    rows, outage = without_outages(rows)
+    assert time[np.asarray(outage)].tolist() == [OUTAGE]
+    _, rows = rescale_rows(start_scale(CELLS), rows, SCALE)
     data = FlowData(rows.z, rows.observed, rows.unit, clock[time], NEIGHBOURS)
     run = jax.jit(live) if compile_it else live
     steps = run(forecast, values, observed, clock, factor)
     for row, at in enumerate(time[time < ORIGINS]):
         recorded = step_at(data, row, LAGS)._replace(neighbours=None)
-        chex.assert_trees_all_close(jax.tree.map(lambda leaf, at=at: leaf[at], steps), recorded, rtol=1e-6)
+        chex.assert_trees_all_close(jax.tree.map(lambda leaf, at=at: leaf[at], steps), recorded, rtol=1e-5)
 
 
 def test_nothing_is_tested_before_forecasts_of_every_lead_exist():
     forecast, values, _, clock, factor = recording(())
     steps = live(forecast, values, jnp.ones_like(values, bool), clock, factor)
     # Origin 0 issues the first forecast; the step after it has one lead, the third has all three.
-    chex.assert_trees_all_equal(steps.observed.any(1), jnp.arange(ORIGINS) >= HORIZON)
+    step = jnp.arange(ORIGINS)
+    chex.assert_trees_all_equal(steps.observed.any(1), (step >= HORIZON) & (step != OUTAGE))
     chex.assert_trees_all_equal(steps.z[:HORIZON], jnp.zeros((HORIZON, CELLS, HORIZON)))
 
 
