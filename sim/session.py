@@ -165,13 +165,14 @@ class Session:
                 self._sumo, Session._open_libsumo = libsumo, self
             else:
                 self._sumo = self._connect(command)
-            self._sumo.simulation.subscribe([_DEPARTED, _ARRIVED, _FORCED, _PENDING])
 
     def _connect(self, command: list[str]) -> traci.connection.Connection:
         port = sumolib.miscutils.getFreeSocketPort()
         self._process = subprocess.Popen([*command, "--remote-port", str(port)], stdout=subprocess.DEVNULL)
         with contextlib.redirect_stdout(io.StringIO()):  # traci prints while it waits for SUMO's port
-            return traci.connect(port, numRetries=600, proc=self._process, waitBetweenRetries=0.1)
+            sumo = traci.connect(port, numRetries=600, proc=self._process, waitBetweenRetries=0.1)
+        sumo.simulation.subscribe([_DEPARTED, _ARRIVED, _FORCED, _PENDING])
+        return sumo
 
     def _command(self) -> list[str]:
         options = {
@@ -204,13 +205,25 @@ class Session:
             self._close_lane(lane) if is_closed else sumo.lane.setAllowed(lane, self._allowed[lane])
         sumo.simulationStep()
         self._time += 1
-        news = sumo.simulation.getSubscriptionResults()
+        self._detectors = self._tracker.second(*(self._ask() if self._process is None else self._receive()))
+
+    def _ask(self) -> tuple:
+        """What `Tracker.second` wants, asked value by value: inside one process thrice as fast as subscriptions."""
+        vehicle, simulation = self._sumo.vehicle, self._sumo.simulation
+        lane, position, speed = vehicle.getLaneID, vehicle.getLanePosition, vehicle.getSpeed
+        seen = ((name, (lane(name), position(name), speed(name))) for name in vehicle.getIDList())
+        gone, forced = simulation.getArrivedIDList(), simulation.getStartingTeleportIDList()
+        return seen, simulation.getPendingVehicles(), gone, forced
+
+    def _receive(self) -> tuple:
+        """The same by subscriptions, which arrive together with the step's answer."""
+        news = self._sumo.simulation.getSubscriptionResults()
         for name in news[_DEPARTED]:
-            sumo.vehicle.subscribe(name, _VEHICLE)
+            self._sumo.vehicle.subscribe(name, _VEHICLE)
         lane, position, speed = _VEHICLE
-        results = sumo.vehicle.getAllSubscriptionResults()
+        results = self._sumo.vehicle.getAllSubscriptionResults()
         seen = ((name, (at[lane], at[position], at[speed])) for name, at in results.items())
-        self._detectors = self._tracker.second(seen, news[_PENDING], news[_ARRIVED], news[_FORCED])
+        return seen, news[_PENDING], news[_ARRIVED], news[_FORCED]
 
     def _close_lane(self, lane: str) -> None:
         self._allowed[lane] = self._sumo.lane.getAllowed(lane) or ["all"]  # SUMO says "all" by an empty list
