@@ -15,6 +15,7 @@ TRIM = 0.02  # the paper's
 LABEL_BUDGET = 0.08
 STUDENT_DEGREES = 5.0
 BLOCK_STEPS = 10
+_PROCEDURES = {"by": fdr.by_reject, "bh": fdr.bh_reject, "e_bh": fdr.e_bh_reject}
 # Names of the compared detectors: p-value variant and procedure.
 ARMS = (
     "full+by",
@@ -55,23 +56,34 @@ def evidence(scored: Scored, variant: str) -> np.ndarray:
     raise ValueError(f"there is no p-value variant {variant!r}")
 
 
+def own_ranks(calibration: np.ndarray) -> np.ndarray:
+    """Share of the calibration scores at least as large as each of them; NaN where there is none. Like the input."""
+    present = ~np.isnan(calibration)
+    ordered = np.sort(calibration[present])
+    rank = 1.0 - np.searchsorted(ordered, calibration, side="left") / max(ordered.size, 1)
+    return np.where(present, rank, np.nan)
+
+
 def reject(values: np.ndarray, tested: np.ndarray, procedure: str, level: float) -> np.ndarray:
     """Decisions of every step on its own. [T, N] bool"""
-    rule: Callable = {"by": fdr.by_reject, "bh": fdr.bh_reject, "e_bh": fdr.e_bh_reject}[procedure]
-    return np.asarray(_per_step(rule)(jnp.asarray(values), jnp.asarray(tested), level))
+    return np.asarray(_RULES[procedure](jnp.asarray(values), jnp.asarray(tested), level))
 
 
 def quality_rows(scenario: str, folds: list[Scored], seed: int) -> list[dict]:
-    """FDR per step and pooled, recall and F1 of every arm and level over all folds, with block-bootstrap intervals."""
+    """FDR per step and pooled, recall and F1 of every arm and level over all folds, with block-bootstrap intervals.
+
+    Every tested cell takes part in the decisions; only those known to be normal or anomalous are counted.
+    """
     label = np.concatenate([one.kind > 0 for one in folds])
     tested = np.concatenate([~np.isnan(one.test) for one in folds])
+    counted = jnp.asarray(tested & np.concatenate([one.judged for one in folds]))
     rows = []
     for arm in ARMS:
         variant, procedure = arm.split("+")
         values = np.concatenate([evidence(one, variant) for one in folds])
         for level in LEVELS:
             rejected = reject(values, tested, procedure, level)
-            counts = fdr_metrics.count_steps(jnp.asarray(rejected), jnp.asarray(label), tested=jnp.asarray(tested))
+            counts = fdr_metrics.count_steps(jnp.asarray(rejected), jnp.asarray(label), tested=counted)
             metrics = fdr_metrics.detection_metrics(counts)
             spread = _bootstrap(jax.random.key(seed), counts)
             for name in metrics._fields:
@@ -88,7 +100,7 @@ def quality_rows(scenario: str, folds: list[Scored], seed: int) -> list[dict]:
                     }
                 )
     scores = jnp.asarray(np.concatenate([np.nan_to_num(one.test, nan=-np.inf) for one in folds]))
-    precision = fdr_metrics.average_precision(scores, jnp.asarray(label), tested=jnp.asarray(tested))
+    precision = fdr_metrics.average_precision(scores, jnp.asarray(label), tested=counted)
     rows.append(
         {"seed": seed, "scenario": scenario, "arm": "score", "metric": "average_precision", "value": float(precision)}
     )
@@ -102,3 +114,6 @@ def _bootstrap(key: jax.Array, counts: fdr_metrics.StepCounts) -> fdr_metrics.Me
 
 def _per_step(rule: Callable) -> Callable:
     return jax.jit(jax.vmap(lambda values, tested, level: rule(values, level, tested=tested), (0, 0, None)))
+
+
+_RULES = {name: _per_step(rule) for name, rule in _PROCEDURES.items()}

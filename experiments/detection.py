@@ -1,51 +1,61 @@
-"""From a trained forecaster to anomaly scores: residuals of each part, the flow, and the scores of every scenario.
+"""From a trained forecaster to anomaly scores: residuals of the recording, the flow, and the scores of every scenario.
 
-Parts keep their purpose: the flow learns on validation residuals, calibration scores are seen by nothing else, test is
-scored as it would have been live. Scenarios differ in what is done to the recording before forecasting:
+Parts keep their purpose. The flow learns on out-of-sample residuals: over the train part, which the network has seen,
+those of its causal anchor alone, and it stops early by the network's own on val. Calibration scores are seen by nothing
+else; test is scored as it would have been live. Scenarios differ in what is done to the recording before forecasting:
 `clean` nothing, `injected` anomalies in the test part, `contaminated` some in the calibration part as well; `incidents`
-are those of the recording's own log.
+are those of the recording's own log, whose surroundings the other scenarios leave out.
 """
 
+import dataclasses
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from data.injection import InjectionConfig, inject_anomalies
 from data.loader import TrafficDataset
 from experiments.configs import ExperimentConfig
 from experiments.forecasting import labels_at
 from stream_jax.checkpoint import ForecasterCheckpoint, load_forecaster
-from stream_jax.conformal import clusters
-from stream_jax.flows import crfn_by
+from stream_jax.conformal import clusters, event_metrics
+from stream_jax.flows import crfn_by, residuals, scale
 from stream_jax.flows.context import FlowData, neighbour_table
-from stream_jax.flows.residuals import residual_vectors, sigma_factor
-from stream_jax.gnn import pu_gat_plus
-from stream_jax.types import Forecast, ForecastData
+from stream_jax.gnn import attention, inputs, pu_gat_plus
+from stream_jax.types import Forecast, ForecastData, TrafficSeries
 
 CONTAMINATION = 0.02  # of the calibration part, in the scenario that has it
+AFTERMATH = 8  # steps after a logged incident in which it and its neighbours count as neither normal nor anomalous
+FORECAST_BATCH = 64
 
 
 class Scored(NamedTuple):
     """Scores of one fold and seed in one scenario."""
 
-    calibration: np.ndarray  # [Tc, N] NaN where not observed or named by the incident log, whatever the score
+    calibration: np.ndarray  # [Tc, N] NaN where not observed, in an outage, or near an incident, whatever the score
     calibration_label: np.ndarray  # [Tc, N] bool, injected anomalies
     test: np.ndarray  # [T, N] NaN where not tested
     first_residual: np.ndarray  # [T, N] one-step normalised residual, for parametric p-values
     kind: np.ndarray  # [T, N] int8, 0 normal, else the kind of anomaly
+    judged: np.ndarray  # [T, N] bool, False where nobody knows whether the cell is normal: beside a logged incident
     mean: float  # of held-out validation scores, for e-values
     sd: float
     time: np.ndarray  # [T] step index of each test row
+    outage: np.ndarray  # [T] bool, test steps that the city-wide rule took out
+    calibration_outage: np.ndarray  # [Tc] bool
 
 
 class Trained(NamedTuple):
-    """A forecaster of one seed with the flow fitted on its validation residuals."""
+    """A forecaster of one seed with the flow fitted on its residuals."""
 
-    predict: Any  # (series) -> function of origins
-    factor: jax.Array  # [H, N] static calibration of sigma
+    params: pu_gat_plus.ForecasterParams
+    config: pu_gat_plus.ForecasterConfig
+    anchor: Forecast  # [W, H, N] of the zero-correction network, sigma calibrated on the train part
+    factor: Array  # [H, N] static calibration of the network's sigma
     flow: crfn_by.FlowParams
     data: ForecastData
 
@@ -58,74 +68,121 @@ def load_upstream(folder: Path, dataset: TrafficDataset, fold: int) -> Forecaste
 def train_flow(
     dataset: TrafficDataset, fold: int, upstream: ForecasterCheckpoint, seed: int, cfg: ExperimentConfig, progress: bool
 ) -> Trained:
-    """Fits the flow of one seed on the validation residuals of the forecaster of the same seed."""
+    """Fits the flow of one seed on residuals of the forecaster of the same seed."""
     data = jax.tree.map(jnp.asarray, dataset.forecast_data(fold))
     params = jax.tree.map(lambda leaf: jnp.asarray(leaf)[seed], upstream.params)
+    config, neighbours = upstream.config, attention.neighbour_table(data.graph)
+    origins = all_origins(dataset)
+    forecast = forecast_recording(params, data.series, neighbours, jnp.asarray(origins), config)
+    anchor = forecast_recording(
+        anchor_params(params, data, config), data.series, neighbours, jnp.asarray(origins), config
+    )
+    label = labels_at(data, jnp.asarray(origins), config.horizon)
+    in_val = np.isin(origins, dataset.origins("val", fold))
+    in_train = np.isin(origins, dataset.origins("train", fold)) & (origins >= warm_up(dataset, fold))
+    errors = np.asarray((label[0] - forecast.mean) / forecast.sigma)[in_val]
+    cluster = clusters.cluster_cells(errors, np.asarray(label[1])[in_val], dataset.manifest["steps"], cfg.conformal)
 
-    def predict(changed: ForecastData, origins: jax.Array) -> Forecast:
-        return pu_gat_plus.predict(params, changed, origins, upstream.config)
+    def factor_of(made: Forecast, rows: np.ndarray) -> Array:
+        some = jax.tree.map(lambda leaf: leaf[rows], (made, *label))
+        return residuals.sigma_factor(*some, jnp.asarray(cluster), cfg.conformal.num_clusters)
 
-    origins = jnp.asarray(dataset.origins("val", fold))
-    target, mask = labels_at(data, origins, upstream.config.horizon)
-    forecast = predict(data, origins)
-    errors = np.asarray((target - forecast.mean) / forecast.sigma)
-    cluster = clusters.cluster_cells(errors, np.asarray(mask), dataset.manifest["steps"], cfg.conformal)
-    factor = sigma_factor(forecast, target, mask, jnp.asarray(cluster), cfg.conformal.num_clusters)
-    residuals = flow_data(dataset, fold, "val", data, predict, factor, upstream.config.horizon)[0]
+    anchor = anchor._replace(sigma=anchor.sigma * factor_of(anchor, in_train))
+    trained = Trained(params, config, anchor, factor_of(forecast, in_val), None, data)
+    rows, time, _ = flow_data(dataset, fold, trained, data.series, forecast)
+    (first, _), (_, last) = dataset.part("train", fold), dataset.part("val", fold)
+    fitting = (time >= max(first, warm_up(dataset, fold))) & (time < last)
+    share = (time[fitting] >= dataset.part("val", fold)[0]).mean()
+    flow_cfg = dataclasses.replace(cfg.flow, held_out=float(share))
     key = jax.random.key(cfg.first_seed + seed)
-    flow = crfn_by.fit(key, residuals, cfg.flow, cfg.flow_training, progress)
-    return Trained(predict, factor, flow, data)
-
-
-def flow_data(
-    dataset: TrafficDataset, fold: int, part: str, data: ForecastData, predict: Any, factor: jax.Array, horizon: int
-) -> tuple[FlowData, np.ndarray]:
-    """Residual vectors of a part, and the step of each row."""
-    origins = dataset.origins(part, fold)
-    target, mask = labels_at(data, jnp.asarray(origins), horizon)
-    residuals = residual_vectors(predict(data, jnp.asarray(origins)), target, mask, origins, factor)
-    clock = data.series.clock[residuals.time]
-    flow = FlowData(residuals.z, residuals.observed, clock, neighbour_table(data.graph))
-    return flow, np.asarray(residuals.time)
+    return trained._replace(flow=crfn_by.fit(key, take(rows, fitting), flow_cfg, cfg.flow_training, progress))
 
 
 def score(
     dataset: TrafficDataset, fold: int, trained: Trained, scenario: str, seed: int, cfg: ExperimentConfig
 ) -> Scored:
     """Scores of calibration and test in one scenario."""
-    changed, kind = change_recording(dataset, fold, trained, scenario, seed)
-    horizon = dataset.manifest["horizon"]
-    scores, times, first = {}, {}, None
-    for part in ("calibration", "test"):
-        rows, times[part] = flow_data(dataset, fold, part, changed, trained.predict, trained.factor, horizon)
-        scores[part] = np.asarray(jax.jit(crfn_by.scores, static_argnums=2)(trained.flow, rows, cfg.flow))
-        first = np.asarray(rows.z[..., 0])
-    events = dataset.events()
-    logged = np.zeros_like(kind) if events is None else events["label"]
+    series, kind = change_recording(dataset, fold, trained, scenario, seed)
+    neighbours = attention.neighbour_table(trained.data.graph)
+    origins = jnp.asarray(all_origins(dataset))
+    forecast = forecast_recording(trained.params, series, neighbours, origins, trained.config)
+    rows, time, outage = flow_data(dataset, fold, trained, series, forecast)
+    scores = np.asarray(_scores(trained.flow, rows, cfg.flow))
+    near, label = incident_surroundings(dataset)
     if scenario == "incidents":
-        kind = logged
+        kind = label
+    calibration, test = (part_mask(dataset, fold, part, time) for part in ("calibration", "test"))
+    left_out = near if scenario != "incidents" else np.zeros_like(near)
     return Scored(
-        np.where(logged[times["calibration"]] > 0, np.nan, scores["calibration"]),
-        kind[times["calibration"]] > 0,
-        scores["test"],
-        first,
-        kind[times["test"]],
+        np.where(near[time[calibration]], np.nan, scores[calibration]),
+        kind[time[calibration]] > 0,
+        np.where(left_out[time[test]], np.nan, scores[test]),
+        np.asarray(rows.z[..., 0])[test],
+        kind[time[test]],
+        ~near[time[test]] | (kind[time[test]] > 0),
         float(trained.flow.score_mean),
         float(trained.flow.score_sd),
-        times["test"],
+        time[test],
+        outage[test],
+        outage[calibration],
     )
+
+
+def flow_data(
+    dataset: TrafficDataset, fold: int, trained: Trained, series: TrafficSeries, forecast: Forecast
+) -> tuple[FlowData, np.ndarray, np.ndarray]:
+    """Rescaled residuals of the whole recording, the step of each row, and which steps are city-wide outages.
+
+    Origins of the train part speak through the anchor, later ones through the network. [R, ...], [R], [R]
+    """
+    origins = all_origins(dataset)
+    is_train = jnp.asarray(origins < dataset.part("train", fold)[1])[:, None, None]
+    network = forecast._replace(sigma=forecast.sigma * trained.factor)
+    mixed = jax.tree.map(lambda ours, theirs: jnp.where(is_train, ours, theirs), trained.anchor, network)
+    label = labels_at(trained.data._replace(series=series), jnp.asarray(origins), trained.config.horizon)
+    rows, time = residuals.residual_vectors(mixed, *label, origins)
+    rows, outage = residuals.without_outages(rows)
+    # The first day has no profile behind its forecasts; scales that followed it would have to come all the way back.
+    warm = jnp.asarray(time >= warm_up(dataset, fold))
+    rows = rows._replace(observed=rows.observed & warm[:, None])
+    _, scaled = _rescale(scale.start_scale(rows.z.shape[1]), rows)
+    clock = series.clock[time]
+    flow = FlowData(scaled.z, scaled.observed, scaled.unit, clock, neighbour_table(trained.data.graph))
+    return flow, time, np.asarray(outage & warm)
+
+
+def anchor_params(
+    params: pu_gat_plus.ForecasterParams, data: ForecastData, config: pu_gat_plus.ForecasterConfig
+) -> pu_gat_plus.ForecasterParams:
+    """The forecaster before any training: its answers rest on nothing but the past of each origin."""
+    shared = (inputs.prepare(data.series, params.scaler, config), params.scaler, attention.neighbour_table(data.graph))
+    return params._replace(network=pu_gat_plus.init_params(jax.random.key(0), shared, data.train[:1], config))
+
+
+@partial(jax.jit, static_argnums=4)
+def forecast_recording(
+    params: pu_gat_plus.ForecasterParams,
+    series: TrafficSeries,
+    neighbours: attention.Neighbours,
+    origins: Array,
+    config: pu_gat_plus.ForecasterConfig,
+) -> Forecast:
+    """Forecasts of all origins, [W, H, N]; compiled once for all folds, seeds and scenarios."""
+    shared = (inputs.prepare(series, params.scaler, config), params.scaler, neighbours)
+    one = partial(pu_gat_plus.forecast_at, params, shared, cfg=config)
+    return jax.lax.map(one, origins, batch_size=FORECAST_BATCH)
 
 
 def change_recording(
     dataset: TrafficDataset, fold: int, trained: Trained, scenario: str, seed: int
-) -> tuple[ForecastData, np.ndarray]:
+) -> tuple[TrafficSeries, np.ndarray]:
     """The recording with the scenario's anomalies, history included, and the kind of each cell-step. [L, N]"""
-    data = trained.data
-    kind = np.zeros(data.series.values.shape[:2], np.int8)
+    series, graph = trained.data.series, trained.data.graph
+    kind = np.zeros(series.values.shape[:2], np.int8)
     if scenario in ("clean", "incidents"):
-        return data, kind
-    values = np.array(data.series.values)
-    observed = np.asarray(data.series.observed[..., 0])
+        return series, kind
+    values = np.array(series.values)
+    observed = np.asarray(series.observed[..., 0])
     residual_sd = residual_deviation(dataset, fold, trained)
     parts = [("test", InjectionConfig())]
     if scenario == "contaminated":
@@ -133,20 +190,61 @@ def change_recording(
     for number, (part, injection) in enumerate(parts):
         start, stop = dataset.part(part, fold)
         rng = np.random.default_rng([seed, fold, number])
-        graph = (np.asarray(data.graph.senders), np.asarray(data.graph.receivers))
+        edges = (np.asarray(graph.senders), np.asarray(graph.receivers))
         result = inject_anomalies(
-            rng, values[start:stop, :, 0], residual_sd, *graph, config=injection, observed=observed[start:stop]
+            rng, values[start:stop, :, 0], residual_sd, *edges, config=injection, observed=observed[start:stop]
         )
         values[start:stop, :, 0] = result.values
         kind[start:stop] = result.kind
-    return data._replace(series=data.series._replace(values=jnp.asarray(values))), kind
+    return series._replace(values=jnp.asarray(values)), kind
 
 
 def residual_deviation(dataset: TrafficDataset, fold: int, trained: Trained) -> np.ndarray:
-    """Standard deviation of each cell's one-step error on the validation part, at least one vehicle. [N]"""
-    origins = jnp.asarray(dataset.origins("val", fold))
-    target, mask = labels_at(trained.data, origins, dataset.manifest["horizon"])
-    error = np.ma.masked_array(
-        np.asarray(target - trained.predict(trained.data, origins).mean)[:, 0], ~np.asarray(mask)[:, 0]
-    )
-    return np.maximum(np.ma.filled(error.std(axis=0), 1.0), 1.0)
+    """Standard deviation of each cell's one-step error of the anchor on the validation part, at least one. [N]"""
+    origins = all_origins(dataset)
+    target, mask = labels_at(trained.data, jnp.asarray(origins), trained.config.horizon)
+    error = np.asarray(target - trained.anchor.mean)[:, 0]
+    in_val = np.isin(origins, dataset.origins("val", fold))
+    masked = np.ma.masked_array(error[in_val], ~np.asarray(mask)[in_val, 0])
+    return np.maximum(np.ma.filled(masked.std(axis=0), 1.0), 1.0)
+
+
+def incident_surroundings(dataset: TrafficDataset) -> tuple[np.ndarray, np.ndarray]:
+    """Cells within a hop of a logged incident until its effect on forecasts is over, and the labels. [L, N] each"""
+    log = dataset.events()
+    shape = (dataset.manifest["steps"], dataset.manifest["cells"])
+    if log is None:
+        return np.zeros(shape, bool), np.zeros(shape, np.int8)
+    is_near = event_metrics.hop_neighbourhoods(dataset.graph.senders, dataset.graph.receivers, shape[1], max_hops=1)
+    near = (log["label"] > 0) @ is_near.astype(np.int32) > 0
+    for lag in range(1, AFTERMATH + 1):
+        near[lag:] |= (log["label"][:-lag] > 0) @ is_near.astype(np.int32) > 0
+    return near, log["label"]
+
+
+def all_origins(dataset: TrafficDataset) -> np.ndarray:
+    """Every origin that has a full history and all its targets. [W]"""
+    first, last = dataset.manifest["window"] - 1, dataset.manifest["steps"] - dataset.manifest["horizon"]
+    return np.arange(first, last, dtype=np.int32)
+
+
+def part_mask(dataset: TrafficDataset, fold: int, part: str, time: np.ndarray) -> np.ndarray:
+    """Rows whose step lies in a part. [R] bool"""
+    start, stop = dataset.part(part, fold)
+    return (time >= start) & (time < stop)
+
+
+def warm_up(dataset: TrafficDataset, fold: int) -> int:
+    """First step with a day of profile behind it, or the middle of a train part that is hardly longer than a day."""
+    start, stop = dataset.part("train", fold)
+    per_day = 86_400 // dataset.manifest["bin_s"]
+    return start + min(per_day + dataset.manifest["horizon"], (stop - start) // 2)
+
+
+def take(rows: FlowData, mask: np.ndarray) -> FlowData:
+    """Some consecutive rows."""
+    return FlowData(*(leaf[mask] for leaf in rows[:4]), rows.neighbours)
+
+
+_scores = jax.jit(crfn_by.scores, static_argnums=2)
+_rescale = jax.jit(scale.rescale_rows)

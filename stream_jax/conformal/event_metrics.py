@@ -18,6 +18,7 @@ class EventLog(NamedTuple):
 
     cell: np.ndarray  # [K] int, where
     onset: np.ndarray  # [K] int, step at which it began
+    end: np.ndarray | None = None  # [K] int, first step after it; alarms while it lasts are explained by it too
 
 
 class EventMetrics(NamedTuple):
@@ -53,9 +54,10 @@ def align_events(
     is_near = hop_neighbourhoods(senders, receivers, num_cells, max_hops)
     explained = np.zeros_like(rejected)
     delay = np.full(len(events.cell), np.nan)
+    last = events.onset if events.end is None else np.maximum(events.onset, events.end - 1)
     for k, (cell, onset) in enumerate(zip(events.cell, events.onset, strict=True)):
         window = slice(max(onset, 0), min(onset + max_delay_steps + 1, num_steps))
-        explained[window] |= is_near[cell]
+        explained[window.start : last[k] + max_delay_steps + 1] |= is_near[cell]
         steps = np.flatnonzero((rejected[window] & is_near[cell]).any(axis=1))
         if steps.size:
             delay[k] = window.start + steps[0] - onset
@@ -70,6 +72,31 @@ def align_events(
         delay_steps=delay,
         median_delay_steps=float(np.median(delay[is_hit])) if is_hit.any() else float("nan"),
     )
+
+
+def recall_by_chance(
+    rejected: np.ndarray,
+    events: EventLog,
+    senders: np.ndarray,
+    receivers: np.ndarray,
+    *,
+    max_hops: int = 2,
+    max_delay_steps: int = 4,
+) -> np.ndarray:
+    """Event recall of the same alarms at the wrong time: every shift of the log around the recording, [T].
+
+    Shifting keeps how many alarms there are, where, and how they cluster; what is left of the recall is luck. Entry 0
+    is the unshifted recall, with windows that wrap around the end. NaN without events.
+    """
+    rejected = np.asarray(rejected, bool)
+    num_steps, num_cells = rejected.shape
+    if not len(events.cell):
+        return np.full(num_steps, np.nan)
+    is_near = hop_neighbourhoods(senders, receivers, num_cells, max_hops)
+    alarmed = (rejected.astype(np.float32) @ is_near.astype(np.float32)) > 0.0  # [T, N] an alarm near the cell
+    soon = np.any([np.roll(alarmed, -delay, axis=0) for delay in range(max_delay_steps + 1)], axis=0)
+    step = (np.asarray(events.onset) + np.arange(num_steps)[:, None]) % num_steps  # [T, K]
+    return soon[step, np.asarray(events.cell)].mean(axis=1)
 
 
 def hop_neighbourhoods(senders: np.ndarray, receivers: np.ndarray, num_cells: int, max_hops: int) -> np.ndarray:

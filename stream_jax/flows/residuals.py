@@ -1,9 +1,10 @@
-"""Normalised residual vectors: at every step, the errors of all forecasts that were made for that step.
+"""Normalised residuals: at every step, the mean error of all forecasts that were made for that step.
 
-Section 4.2, Eq. (normalized_residual). The paper's residual is one number, which a coupling flow cannot act on; the H
-forecasts issued 1 .. H steps before a step give a vector, complete as soon as the step is over. Each error is divided
-by its own calibrated sigma. The calibration is one fixed factor per cluster and horizon: the adaptive radius moves with
-past errors, and scores of different times could no longer be compared.
+Section 4.2, Eq. (normalized_residual). The H forecasts issued 1 .. H steps before a step give H errors, complete once
+the step is over, each divided by its own calibrated sigma. The calibration is one fixed factor per cluster and horizon:
+the adaptive radius moves with past errors, and scores of different times could no longer be compared. Their mean is
+what is scored, one number per target as in the paper. How the H forecasts differ among themselves was known before the
+step; a density over all of them finds the cells where an anomaly has been, not where one is.
 """
 
 from typing import NamedTuple
@@ -32,10 +33,10 @@ SMALLEST_RATIO = 1e-6
 class Residuals(NamedTuple):
     """What was observed against what had been forecast, for one step or, with a leading axis, for many."""
 
-    z: Array  # [..., N, D], D = H * targets, the one-step forecast first; 0 where not observed
+    z: Array  # [..., N, D], D = number of targets; 0 where not observed
     observed: Array  # [..., N] bool: the value was observed and all H forecasts of it exist
     unit: Array  # [..., N, D] what one vehicle more would add to z: large in quiet cells; rests on forecasts alone
-    city: Array  # [..., D] what the whole city counted over what had been forecast for it, by lead; 1 if nothing was
+    city: Array  # [..., H * D] what the whole city counted over what each lead had forecast for it; 1 if nothing
 
 
 def residual_vectors(
@@ -139,5 +140,5 @@ def _rows(
         z, unit, known = z[..., None], unit[..., None], known[..., None]
     z, unit, known = (jnp.moveaxis(part, -3, -2) for part in (z, unit, known))  # [..., N, H, G]
     observed = known.all((-2, -1))
-    flat = lambda part: jnp.where(observed[..., None], part.reshape(*part.shape[:-2], -1), 0.0)  # noqa: E731
-    return Residuals(flat(z), observed, flat(unit), city)
+    pooled = lambda part: jnp.where(observed[..., None], part.mean(-2), 0.0)  # noqa: E731
+    return Residuals(pooled(z), observed, pooled(unit), city)

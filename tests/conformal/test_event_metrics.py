@@ -2,7 +2,13 @@
 
 import numpy as np
 
-from stream_jax.conformal.event_metrics import EventLog, align_events, hop_neighbourhoods, rejection_clusters
+from stream_jax.conformal.event_metrics import (
+    EventLog,
+    align_events,
+    hop_neighbourhoods,
+    recall_by_chance,
+    rejection_clusters,
+)
 
 # A road of eight cells, 0 - 1 - ... - 7, edges one way only.
 SENDERS, RECEIVERS = np.arange(7), np.arange(1, 8)
@@ -61,3 +67,21 @@ def test_hop_neighbourhoods_on_a_road():
     distance = np.abs(np.subtract.outer(np.arange(8), np.arange(8)))
     np.testing.assert_array_equal(is_near, distance <= 2)
     np.testing.assert_array_equal(hop_neighbourhoods(SENDERS, RECEIVERS, 8, 0), np.eye(8, dtype=bool))
+
+
+def test_alarms_while_an_event_lasts_are_explained_by_it_but_come_too_late_to_hit_it():
+    # Cell 3 from step 2 until 10: an alarm at step 9 is seven steps late; 15 is five after the end.
+    log = EventLog(np.array([3]), np.array([2]), np.array([10]))
+    late, after = (align_events(rejections((step, 3)), log, SENDERS, RECEIVERS) for step in (9, 15))
+    assert (late.recall, late.apparent_fdp) == (0.0, 0.0)
+    assert (after.recall, after.apparent_fdp) == (0.0, 1.0)
+
+
+def test_recall_by_chance_is_the_recall_of_shifted_logs():
+    # One alarm at (6, 3), one event at (5, 3), delays 0 .. 4: shifts that bring the onset to 2 .. 6 hit, 5 of 20.
+    found = recall_by_chance(rejections((6, 3)), EventLog(np.array([3]), np.array([5])), SENDERS, RECEIVERS)
+    assert found[0] == 1.0
+    np.testing.assert_array_equal(np.flatnonzero(found), [0, 1, 17, 18, 19])
+    # Two more events out of reach leave a third of it.
+    log = EventLog(np.array([3, 7, 7]), np.array([5, 0, 9]))
+    assert recall_by_chance(rejections((6, 3)), log, SENDERS, RECEIVERS).mean() == 5 / 20 / 3

@@ -1,4 +1,4 @@
-"""Residual vectors line up forecasts of one step from many origins, and depend on static inputs only."""
+"""Residuals line up the forecasts of one step from many origins, and depend on static inputs only."""
 
 import jax
 import jax.numpy as jnp
@@ -23,13 +23,14 @@ def known_forecasts():
     return Forecast(jnp.asarray(mean), jnp.asarray(sigma)), jnp.asarray(target)
 
 
-def test_rows_hold_the_errors_of_all_forecasts_of_one_step():
+def test_rows_hold_the_mean_error_of_all_forecasts_of_one_step():
     forecast, target = known_forecasts()
     (z, observed, unit, _), time = residual_vectors(forecast, target, jnp.ones_like(target, bool), ORIGINS)
     # Step 12: from origin 11 (1.1 + 1) / 2 = 1.05, from origin 10 (1.0 + 2) / 4 = 0.75; a step later 0.05, 0.025 more.
+    # Their means: 0.9, 0.9375, 0.975. One vehicle is 1 / 2 and 1 / 4, on average 3 / 8.
     np.testing.assert_array_equal(time, [12, 13, 14])
-    np.testing.assert_allclose(z[:, 0], [[1.05, 0.75], [1.10, 0.775], [1.15, 0.80]], atol=1e-5)
-    np.testing.assert_allclose(unit[:, 0], [[1 / 2, 1 / 4]] * 3)  # one vehicle over sigma
+    np.testing.assert_allclose(z[:, 0], [[0.9], [0.9375], [0.975]], atol=1e-5)
+    np.testing.assert_allclose(unit[:, 0], 3 / 8)
     assert observed.all()
 
 
@@ -48,13 +49,13 @@ def test_a_missing_forecast_takes_the_rows_out_that_need_it():
     np.testing.assert_array_equal(time[~observed[:, 0]], [12, 13])  # its leads 1 and 2
 
 
-def test_several_targets_stay_together_by_lead():
+def test_several_targets_stay_apart():
     forecast, target = known_forecasts()
     double = lambda leaf: jnp.stack([leaf, 3.0 * leaf], axis=-1)  # noqa: E731
     two = Forecast(double(forecast.mean), jnp.stack([forecast.sigma] * 2, axis=-1))
     (z, observed, _, _), _ = residual_vectors(two, double(target), jnp.ones((4, 2, 1, 2), bool), ORIGINS)
-    # D = H * G, lead by lead: errors of the second target are three times as large.
-    np.testing.assert_allclose(z[0, 0], [1.05, 3.15, 0.75, 2.25], atol=1e-5)
+    # Errors of the second target are three times as large.
+    np.testing.assert_allclose(z[0, 0], [0.9, 2.7], atol=1e-5)
     assert observed.shape == (3, 1)
 
 
