@@ -62,6 +62,14 @@ class DemandLevel:
     limits: Limits
 
 
+# Chosen once on controllers without learning by experiments/demand_sweep.py; the figure of that sweep shows why.
+DEMAND_LEVELS = {
+    "moderate": DemandLevel("moderate", 2700.0, Limits()),
+    "heavy": DemandLevel("heavy", 4200.0, Limits()),
+    "overload": DemandLevel("overload", 5500.0, Limits()),
+}
+
+
 class CityIncident(NamedTuple):
     """An incident of the city at the intersection that covers its cell."""
 

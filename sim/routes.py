@@ -5,6 +5,8 @@ this too, but takes a process and a second for each scenario; a network is read 
 """
 
 import itertools
+import re
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -103,6 +105,11 @@ def edges_of(roads: Roads, paths: Paths, perception: int, origin: int, goal: int
     while way[-1] != first:
         way.append(previous[way[-1]])
     return tuple(int(edge) for edge in reversed(way))
+
+
+def read_trips(path: Path) -> list[str]:
+    """Edges of each trip of a route file that `sim/demand.py` wrote."""
+    return re.findall(r'<route edges="([^"]*)"', Path(path).read_text())
 
 
 def phase_counts(network: Network, trips: list[str]) -> np.ndarray:

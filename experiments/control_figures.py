@@ -1,0 +1,76 @@
+"""Figures of the control stage: safety by controller, travel time against waiting, and one episode minute by minute."""
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from sim.loop import Episode
+
+matplotlib.use("Agg")
+
+
+def draw_all(folder: Path, rows: list[dict], found: dict[tuple[str, str], list[Episode]]) -> None:
+    """Draws every figure; `found` has the episodes of this run by level and controller."""
+    folder.mkdir(parents=True, exist_ok=True)
+    safety(rows).savefig(folder / "safety.png", dpi=130)
+    trade_off(rows).savefig(folder / "trade_off.png", dpi=130)
+    for level in dict.fromkeys(level for level, _ in found):
+        episodes = {name: runs for (of, name), runs in found.items() if of == level and runs}
+        if episodes:
+            one_episode(episodes, level).savefig(folder / f"episode_{level}.png", dpi=130)
+
+
+def safety(rows: list[dict]) -> Figure:
+    """Share of safe episodes with Wilson's interval, a panel per level."""
+    levels = list(dict.fromkeys(row["level"] for row in rows))
+    figure = Figure(figsize=(4.2 * len(levels), 4), layout="constrained")
+    for axes, level in zip(np.atleast_1d(figure.subplots(1, len(levels), sharey=True)), levels, strict=True):
+        picked = [row for row in rows if (row["level"], row["metric"]) == (level, "safety")]
+        place = np.arange(len(picked))[::-1]
+        value = np.array([row["value"] for row in picked])
+        error = np.abs(np.array([[row["lower"], row["upper"]] for row in picked]).T - value)
+        axes.barh(place, value, xerr=error, color="tab:blue", alpha=0.7, error_kw={"linewidth": 1})
+        axes.set_yticks(place, [row["method"] for row in picked], fontsize=8)
+        axes.set(xlim=(0, 1), xlabel="share of safe episodes", title=f"{level}, {picked[0]['episodes']} episodes")
+    figure.suptitle(_title(rows), fontsize=10)
+    return figure
+
+
+def trade_off(rows: list[dict]) -> Figure:
+    """Mean travel time against the longest wait, both to be small, a panel per level."""
+    levels = list(dict.fromkeys(row["level"] for row in rows))
+    figure = Figure(figsize=(4.2 * len(levels), 4), layout="constrained")
+    for axes, level in zip(np.atleast_1d(figure.subplots(1, len(levels))), levels, strict=True):
+        here = [row for row in rows if row["level"] == level]
+        for name in dict.fromkeys(row["method"] for row in here):
+            at = {row["metric"]: row for row in here if row["method"] == name}
+            axes.scatter(at["longest_wait"]["value"], at["travel_time"]["value"], s=18)
+            axes.annotate(name, (at["longest_wait"]["value"], at["travel_time"]["value"]), fontsize=7)
+            axes.axvline(at["longest_wait"]["limit"], color="0.6", linewidth=0.8, linestyle="--")
+        axes.set(xscale="log", xlabel="longest wait of an episode, s", ylabel="travel time, s", title=level)
+    figure.suptitle(_title(rows), fontsize=10)
+    return figure
+
+
+def one_episode(episodes: dict[str, list[Episode]], level: str) -> Figure:
+    """Halting vehicles and the longest wait in the episode where the controllers differ most."""
+    common = min(len(runs) for runs in episodes.values())
+    queues = {name: [run.road.queue.sum(-1).mean(-1) for run in runs[:common]] for name, runs in episodes.items()}
+    spread = [np.ptp([of[i].mean() for of in queues.values()]) for i in range(common)]
+    chosen = int(np.argmax(spread))
+    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for name, runs in episodes.items():
+        left.plot(queues[name][chosen], label=name, linewidth=1)
+        right.plot(runs[chosen].road.wait.max(-1), label=name, linewidth=1)
+    left.set(xlabel="control step", ylabel="halting vehicles per intersection")
+    right.set(xlabel="control step", ylabel="longest wait, s", yscale="symlog")
+    right.legend(fontsize=6)
+    figure.suptitle(f"{level}: the episode where the controllers differ most", fontsize=10)
+    return figure
+
+
+def _title(rows: list[dict]) -> str:
+    return f"{rows[0]['dataset']}, {rows[0]['data']} data, 95 % intervals"

@@ -1,0 +1,130 @@
+"""Stage `control`: the city's demand on a SUMO grid, and every controller over the same episodes at each level."""
+
+import argparse
+import dataclasses
+import os
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from data import loader
+from experiments import control_figures, results
+from experiments.controllers import REFERENCE, check_controllers, make_method
+from experiments.evaluation import evaluate, score, summarise
+from experiments.road import city_road, draw_scenarios
+from sim.demand import DEMAND_LEVELS, DemandConfig, DemandLevel
+from sim.loop import Episode
+from sim.network import GridConfig
+
+SEEDS = 1000  # first seed of the evaluation's episodes
+PAPER_GRID = 16  # intersections that the levels' vehicles per hour are meant for
+SHOWN = {
+    "safety": "safe",
+    "violating_steps": "violating steps",
+    "mean_queue": "queue",
+    "longest_wait": "longest wait s",
+    "served": "served",
+    "travel_time": "travel time s",
+    "reward": "reward",
+    "teleports": "teleports",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ControlConfig:
+    """Sizes of the evaluation."""
+
+    grid: GridConfig = GridConfig()
+    demand: DemandConfig = DemandConfig()
+    episodes: int = 20  # of each controller at each level
+
+
+PRESETS = {
+    "smoke": ControlConfig(GridConfig(size=2), DemandConfig(warmup_s=60, duration_s=300), episodes=2),
+    "default": ControlConfig(),
+    "paper": ControlConfig(episodes=100),
+}
+
+
+def control(args: argparse.Namespace, out: Path, console: Console) -> Path:
+    """Evaluates the controllers on the dataset in `<out>/data`; returns the results file."""
+    names = check_controllers(args.controllers)
+    dataset = loader.load(out / "data")
+    cfg, folder = control_config(args, dataset.manifest["bin_s"]), out / "control"
+    road = city_road(dataset, cfg.grid, cfg.demand, folder)
+    rows_file = out / "results" / dataset.manifest["dataset"] / "control.jsonl"
+    common = {
+        "dataset": dataset.manifest["dataset"],
+        "data": dataset.manifest["data"],
+        "data_hash": dataset.manifest["content_hash"],
+        "preset": args.preset,
+        "stage": "control",
+    }
+    found: dict[tuple[str, str], list[Episode]] = {}
+    for level in (DEMAND_LEVELS[name] for name in args.levels or DEMAND_LEVELS):
+        rate = level.vehicles_per_hour * len(road.network.ids) / PAPER_GRID
+        scenarios = draw_scenarios(road, "test", rate, range(SEEDS, SEEDS + cfg.episodes), folder / "trips")
+        for name in sorted(names, key=lambda name: name != REFERENCE):
+            method = make_method(name, road, rate, folder / "trips")
+            place = folder / level.name / name
+            found[level.name, name] = evaluate(method, scenarios, place, workers_of(args), console)
+            rows = level_rows(found, level, name)
+            write(rows_file, [common | row for row in rows], level)
+    rows = results.read_rows(rows_file)
+    control_figures.draw_all(folder, rows, found)
+    print_tables(rows, console)
+    console.print(f"rows: {rows_file}   figures: {folder}")
+    return rows_file
+
+
+def control_config(args: argparse.Namespace, bin_s: int) -> ControlConfig:
+    """The preset with what the command line and the recording's step override."""
+    cfg = PRESETS[args.preset]
+    demand = dataclasses.replace(cfg.demand, bin_s=bin_s)
+    return dataclasses.replace(cfg, demand=demand, episodes=args.episodes or cfg.episodes)
+
+
+def workers_of(args: argparse.Namespace) -> int:
+    """What was asked for, or one SUMO process per core."""
+    return args.workers or os.cpu_count() or 1
+
+
+def level_rows(found: dict[tuple[str, str], list[Episode]], level: DemandLevel, name: str) -> list[dict]:
+    """Rows of one method at one level, with paired differences to the default plan where both ran the same episodes."""
+    ours, theirs = found[level.name, name], found.get((level.name, REFERENCE), [])
+    if not ours:
+        return []
+    is_paired = name != REFERENCE and [e.index for e in ours] == [e.index for e in theirs]
+    reference = [score(episode, level.limits) for episode in theirs] if is_paired else None
+    facts = {"method": name, "level": level.name, "vehicles_per_hour": level.vehicles_per_hour}
+    scores = [score(episode, level.limits) for episode in ours]
+    return [facts | row for row in summarise(scores, level.limits, reference)]
+
+
+def write(file: Path, rows: list[dict], level: DemandLevel) -> None:
+    """Writes a method's rows of one level and keeps those of its other levels."""
+    if rows:
+        same = {name: rows[0][name] for name in results.KEY}
+        others = [r for r in results.read_rows(file) if same.items() <= r.items() and r["level"] != level.name]
+        results.write_rows(file, others + rows)
+
+
+def print_tables(rows: list[dict], console: Console) -> None:
+    """One table per level."""
+    for level in dict.fromkeys(row["level"] for row in rows):
+        here = [row for row in rows if row["level"] == level]
+        table = Table(
+            "controller", "episodes", *SHOWN.values(), title=f"{here[0]['dataset']} ({here[0]['data']}): {level}"
+        )
+        for name in dict.fromkeys(row["method"] for row in here):
+            of = {row["metric"]: row for row in here if row["method"] == name}
+            table.add_row(name, str(of["safety"]["episodes"]), *(cell(of[metric]) for metric in SHOWN))
+        console.print(table)
+
+
+def cell(row: dict) -> str:
+    """A value, with its interval where it is a share."""
+    if row["metric"] == "safety":
+        return f"{row['value']:.2f} [{row['lower']:.2f}, {row['upper']:.2f}]"
+    return f"{row['value']:.2f}" if abs(row["value"]) < 10 else f"{row['value']:.0f}"

@@ -1,0 +1,125 @@
+"""How safety falls with demand for controllers without learning: the sweep that the demand levels were chosen on.
+
+    python experiments/demand_sweep.py --out runs/synthetic-default
+
+reads the dataset in `<out>/data`, runs every controller at every rate, writes rows and a figure, and goes on where it
+was stopped. Levels: moderate, where fixed timing is safe in 50 to 65 % of the episodes as in the paper; heavy, where
+the default plan is safe in 50 to 75 %; overload, where it hardly ever is.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from data import loader
+from experiments import results
+from experiments.controllers import check_controllers, make_method
+from experiments.evaluation import evaluate, score, summarise
+from experiments.road import CityRoad, city_road, draw_scenarios
+from sim.demand import DEMAND_LEVELS, DemandConfig
+from sim.network import GridConfig
+from stream_jax.rl.constraints import Limits
+
+SEEDS = 5000  # first of the sweep's own seeds; the evaluation has others
+QUEUES = (0.25, 0.5, 0.75)  # quantiles over episodes of the episode's mean queue
+
+
+def sweep(args: argparse.Namespace, console: Console) -> list[dict]:
+    """All rows of the sweep under the paper's limits."""
+    dataset = loader.load(args.out / "data")
+    folder = args.out / "demand_sweep"
+    road = city_road(dataset, GridConfig(), DemandConfig(bin_s=dataset.manifest["bin_s"]), folder)
+    common = {
+        "dataset": dataset.manifest["dataset"],
+        "data": dataset.manifest["data"],
+        "data_hash": dataset.manifest["content_hash"],
+        "preset": args.preset,
+        "stage": "demand_sweep",
+    }
+    rows = []
+    for rate in args.rates:
+        for name in args.controllers:
+            for row in sweep_one(args, road, name, rate, folder, console):
+                rows.append(common | {"method": name, "vehicles_per_hour": rate} | row)
+    return rows
+
+
+def sweep_one(
+    args: argparse.Namespace, road: CityRoad, name: str, rate: float, folder: Path, console: Console
+) -> list[dict]:
+    """Rows of one controller at one rate."""
+    seeds = range(SEEDS, SEEDS + args.episodes)
+    scenarios = draw_scenarios(road, "test", rate, seeds, folder / "trips")
+    method = make_method(name, road, rate, folder / "trips")
+    episodes = evaluate(method, scenarios, folder / f"{rate:g}" / name, args.workers, console)
+    scores = [score(episode, Limits()) for episode in episodes]
+    queues = np.quantile([one["mean_queue"] for one in scores], QUEUES)
+    console.print(f"  {name} at {rate:g}/h: safe in {np.mean([one['safety'] for one in scores]):.0%} of {len(scores)}")
+    spread = [
+        {"metric": f"mean_queue_q{100 * level:.0f}", "value": float(value), "episodes": len(scores)}
+        for level, value in zip(QUEUES, queues, strict=True)
+    ]
+    return summarise(scores, Limits()) + spread
+
+
+def draw(rows: list[dict]) -> Figure:
+    """Safety and travel time against demand, with the chosen levels."""
+    figure = Figure(figsize=(10, 3.8), layout="constrained")
+    for axes, metric, label in zip(
+        figure.subplots(1, 2), ("safety", "travel_time"), ("share of safe episodes", "travel time, s"), strict=True
+    ):
+        for name in dict.fromkeys(row["method"] for row in rows):
+            picked = [row for row in rows if (row["method"], row["metric"]) == (name, metric)]
+            picked.sort(key=lambda row: row["vehicles_per_hour"])
+            rate = [row["vehicles_per_hour"] for row in picked]
+            (line,) = axes.plot(rate, [row["value"] for row in picked], marker="o", label=name)
+            low, high = [float(row["lower"]) for row in picked], [float(row["upper"]) for row in picked]
+            axes.fill_between(rate, low, high, alpha=0.15, color=line.get_color())
+        for level in DEMAND_LEVELS.values():
+            axes.axvline(level.vehicles_per_hour, color="0.6", linewidth=0.8, linestyle="--")
+            axes.text(level.vehicles_per_hour, axes.get_ylim()[1], level.name, fontsize=7, ha="center", va="bottom")
+        axes.set(xlabel="vehicles per hour at the city's mean flow", ylabel=label)
+    axes.legend(fontsize=8)
+    figure.suptitle(f"{rows[0]['dataset']} ({rows[0]['data']} data), paper's limits, 95 % intervals", fontsize=10)
+    return figure
+
+
+def show(rows: list[dict], console: Console) -> None:
+    """The sweep as a table."""
+    shown = ("safety", "violating_steps", "longest_wait", "mean_queue", "mean_queue_q50", "served", "travel_time")
+    table = Table("controller", "veh/h", "episodes", *shown, title="demand sweep, paper's limits")
+    for name, rate in dict.fromkeys((row["method"], row["vehicles_per_hour"]) for row in rows):
+        here = {r["metric"]: r for r in rows if (r["method"], r["vehicles_per_hour"]) == (name, rate)}
+        table.add_row(name, f"{rate:g}", str(here["safety"]["episodes"]), *(f"{here[m]['value']:.2f}" for m in shown))
+    console.print(table)
+
+
+def main() -> None:
+    """Runs the sweep, prints it, writes rows and figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder of a run whose etl stage is done")
+    parser.add_argument("--preset", default="default", help="preset of that run")
+    parser.add_argument("--rates", type=float, nargs="+", default=[2000, 2700, 3400, 4200, 5000, 6000])
+    parser.add_argument("--controllers", nargs="+", default=["default_plan", "fixed_time", "guarded_max_pressure"])
+    parser.add_argument("--episodes", type=int, default=12)
+    parser.add_argument("--workers", type=int, default=2)
+    args = parser.parse_args()
+    check_controllers(args.controllers)
+    console = Console()
+    rows = sweep(args, console)
+    file = args.out / "results" / rows[0]["dataset"] / "demand_sweep.jsonl"
+    same = {(row["method"], row["vehicles_per_hour"]) for row in rows}
+    older = [r for r in results.read_rows(file) if (r["method"], r["vehicles_per_hour"]) not in same]
+    rows = [row for row in older if row["data_hash"] == rows[0]["data_hash"]] + rows
+    results.write_rows(file, rows)
+    draw(rows).savefig(args.out / "demand_sweep" / "demand_sweep.png", dpi=130)
+    show(rows, console)
+    console.print(f"rows: {file}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Evaluates a way of driving the signals over episodes: run or read back, scored, summarised with intervals.
+
+A method is a session to open and, if something learned acts in it, a `step_fn`; everything else is the same for all.
+Safety is the share of episodes without a single violating control step (Section 5.4, whose violations per episode are
+that same indicator); violating steps are counted apart.
+"""
+
+import functools
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import scipy.stats
+from rich.console import Console
+
+from data.spark_etl import shards
+from sim.loop import Episode, StepFn, run_episodes
+from sim.nema import SignalDriver
+from sim.network import Network
+from sim.session import Scenario, Session, SessionConfig
+from stream_jax.rl.constraints import Limits, constraint_values, costs, physical_state
+from stream_jax.rl.reward import traffic_reward
+from stream_jax.types import RoadMeasurement
+
+CONFIDENCE = 0.95
+PAIRED = ("reward", "travel_time", "violating_steps")  # compared with the reference method episode by episode
+
+
+class Method(NamedTuple):
+    """Something that drives the signals."""
+
+    name: str
+    make_session: Callable[[], Session]  # picklable: it is called in another process
+    step_fn: StepFn | None = None  # actions of all environments at once; None: action 0, whatever the driver does of it
+
+
+def without_learning(name: str, network: Network, make_driver: Callable[[], SignalDriver]) -> Method:
+    """A method that is a signal driver alone."""
+    return Method(name, functools.partial(open_session, network, make_driver))
+
+
+def open_session(
+    network: Network, make_driver: Callable[[], SignalDriver], cfg: SessionConfig | None = None
+) -> Session:
+    """A session with a driver of its own."""
+    return Session(network, make_driver(), cfg)
+
+
+def evaluate(
+    method: Method,
+    scenarios: Sequence[Scenario],
+    folder: Path,
+    workers: int = 2,
+    console: Console | None = None,
+    on_episode: Callable[[], None] = lambda: None,
+) -> list[Episode]:
+    """Episodes of all scenarios, in their order; those found in `folder` are read and not run again.
+
+    Episodes that failed are named on the console and left out; running again tries them again.
+    """
+    paths = [episode_file(folder, i, scenario) for i, scenario in enumerate(scenarios)]
+    missing = [i for i, path in enumerate(paths) if not path.exists()]
+    todo = [scenarios[i] for i in missing]
+    for episode in run_episodes(
+        method.make_session, todo, method.step_fn, workers, console=console, title=f"  {method.name}"
+    ):
+        if episode.failure is None:
+            save_episode(paths[missing[episode.index]], episode)
+        elif console is not None:
+            last = episode.failure.strip().splitlines()[-1]
+            console.print(f"[yellow]warning:[/] {method.name}, episode {missing[episode.index]} failed: {last}")
+        on_episode()
+    return [read_episode(path, i, scenarios[i]) for i, path in enumerate(paths) if path.exists()]
+
+
+def score(episode: Episode, limits: Limits, control_s: float = 60.0) -> dict[str, float]:
+    """The numbers of one episode; the warm-up does not count."""
+    road = RoadMeasurement(*(field[1:] for field in episode.road))
+    x = jax.vmap(physical_state)(road)  # [T, I, 10]
+    cost = np.asarray(jax.vmap(lambda one: costs(one, limits))(x))  # [T, 3]
+    value = np.asarray(jax.vmap(constraint_values)(x))  # [T, 3]
+    return {
+        "reward": float(jax.vmap(lambda one: traffic_reward(one, control_s))(road).mean()),
+        "safety": float(not (cost > 0).any()),
+        "violating_steps": float((cost > 0).any(axis=1).sum()),
+        "violation": float(cost.sum(axis=1).mean()),
+        "mean_queue": float(value[:, 0].mean()),
+        "wait": float(value[:, 1].mean()),
+        "served": float(value[:, 2].mean()),
+        "longest_wait": float(value[:, 1].max()),
+        "travel_time": float(episode.totals["mean_travel_time_s"]),
+        "teleports": float(episode.totals["teleports"]),
+    }
+
+
+def summarise(
+    scores: list[dict[str, float]], limits: Limits, reference: list[dict[str, float]] | None = None
+) -> list[dict]:
+    """One row per metric: mean over episodes with a 95 % interval (Wilson's for safety, Student's else).
+
+    Args:
+        reference: scores of the default plan on the same episodes, for paired differences.
+    """
+    limit = {"mean_queue": limits.queue, "wait": limits.wait, "longest_wait": limits.wait, "served": limits.served}
+    rows = []
+    for name in scores[0]:
+        values = np.array([one[name] for one in scores])
+        low, high = wilson(int(values.sum()), len(values)) if name == "safety" else student(values)
+        row = {"metric": name, "value": float(values.mean()), "lower": low, "upper": high, "episodes": len(values)}
+        rows.append(row | ({"limit": limit[name]} if name in limit else {}))
+    if reference is not None:
+        for name in PAIRED:
+            gap = np.array([ours[name] - theirs[name] for ours, theirs in zip(scores, reference, strict=True)])
+            low, high = student(gap)
+            row = {"metric": f"{name}_minus_default", "value": float(gap.mean()), "lower": low, "upper": high}
+            rows.append(row | {"episodes": len(gap)})
+    return rows
+
+
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share; never empty, and right at 0 and 1 too."""
+    z = scipy.stats.norm.ppf(0.5 + CONFIDENCE / 2)
+    share, spread = successes / trials, z**2 / trials
+    centre = (share + spread / 2) / (1 + spread)
+    half = z * np.sqrt(share * (1 - share) / trials + spread / (4 * trials)) / (1 + spread)
+    return float(max(centre - half, 0.0)), float(min(centre + half, 1.0))
+
+
+def student(values: np.ndarray) -> tuple[float, float]:
+    """Student's 95 % interval of a mean; infinite from one value."""
+    if len(values) < 2:
+        return float("-inf"), float("inf")
+    half = scipy.stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    return float(values.mean() - half), float(values.mean() + half)
+
+
+def episode_file(folder: Path, index: int, scenario: Scenario) -> Path:
+    """Where an evaluated episode is kept."""
+    return folder / f"{index:03d}-{scenario_digest(scenario)}.npz"
+
+
+def scenario_digest(scenario: Scenario) -> str:
+    """Names a scenario by its trips and incidents, so that what was computed for another is never taken for it."""
+    facts = repr((scenario.incidents, scenario.warmup_s, scenario.duration_s, scenario.seed)).encode()
+    return hashlib.sha256(Path(scenario.route_file).read_bytes() + facts).hexdigest()[:10]
+
+
+def save_episode(path: Path, episode: Episode) -> None:
+    """Writes an episode, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    totals = {f"total_{name}": np.asarray(float(value)) for name, value in episode.totals.items()}
+    draft = path.with_suffix(".tmp")
+    shards.write_arrays(draft, action=episode.action, **episode.road._asdict(), **totals)
+    draft.replace(path)
+
+
+def read_episode(path: Path, index: int, scenario: Scenario) -> Episode:
+    """Reads an episode back."""
+    arrays = shards.read_arrays(path)
+    road = RoadMeasurement(*(arrays[name] for name in RoadMeasurement._fields))
+    totals = {name.removeprefix("total_"): value.item() for name, value in arrays.items() if name.startswith("total_")}
+    return Episode(index, scenario, road, arrays["action"], totals, None)

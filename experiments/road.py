@@ -1,0 +1,66 @@
+"""A dataset of a city as a road to control: grid, coverage areas, flow at intersections, and episodes drawn from it."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from data.coverage import coverage, intersection_flow
+from data.errors import DataError
+from data.loader import TrafficDataset
+from sim.demand import CityIncident, DemandConfig, TripPlanner, city_incidents, waking_steps
+from sim.network import GridConfig, Network, build_grid
+from sim.session import Scenario
+
+
+class CityRoad(NamedTuple):
+    """The network and the city that drives it."""
+
+    network: Network
+    weights: np.ndarray  # [I, N] share of each cell in each intersection's area
+    flow: np.ndarray  # [L, I] of the whole recording
+    incidents: list[CityIncident]
+    starts: dict[str, np.ndarray]  # part of the recording -> steps at which an episode may begin
+    planner: TripPlanner
+
+
+def city_road(dataset: TrafficDataset, grid: GridConfig, demand: DemandConfig, folder: Path) -> CityRoad:
+    """Lays the grid over the busy core of the city; areas are chosen on the training part of the last fold.
+
+    Args:
+        demand: its `bin_s` must be the recording's.
+        folder: where the network is generated.
+    """
+    features = dataset.manifest["features"]
+    if "flow" not in features:
+        raise DataError(f"Demand needs a recording of flow; this one has {', '.join(features)}.")
+    series, fold = dataset.series(), dataset.num_folds - 1
+    values = np.asarray(series.values)[..., list(features).index("flow")]
+    observed = np.asarray(series.observed)[..., list(features).index("flow")]
+    start, stop = dataset.part("train", fold)
+    mean = np.where(observed, values, 0.0)[start:stop].mean(axis=0)
+    areas = coverage(dataset.geometry, mean, grid.size)
+    starts = {name: waking_steps(series.slot, dataset.part(name, fold), demand) for name in ("train", "val", "test")}
+    network = build_grid(grid, folder)
+    return CityRoad(
+        network,
+        areas.weights,
+        intersection_flow(areas.weights, values, observed),
+        city_incidents(dataset.events(), areas.weights),
+        starts,
+        TripPlanner(network, demand),
+    )
+
+
+def draw_scenarios(road: CityRoad, part: str, vehicles_per_hour: float, seeds: range, folder: Path) -> list[Scenario]:
+    """One episode per seed, beginning at a random waking hour of a part of the recording.
+
+    The hour depends on the seed alone, so the same seed at another level is the same hour with more vehicles.
+    """
+    if not len(road.starts[part]):
+        raise DataError(f"The {part} part of the recording has no waking hour long enough for an episode.")
+    scenarios = []
+    for seed in seeds:
+        first_step = int(np.random.default_rng([seed, 1]).choice(road.starts[part]))
+        scenarios.append(road.planner.scenario(seed, road.flow, first_step, vehicles_per_hour, road.incidents, folder))
+    return scenarios

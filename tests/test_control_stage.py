@@ -1,0 +1,78 @@
+"""The control stage end to end on a small city: rows say what ran, and a second run only reads."""
+
+import argparse
+
+import pytest
+
+from data import loader
+from data.errors import DataError
+from experiments import control_stage, results
+from experiments.controllers import NAMES, check_controllers, make_method
+from experiments.road import city_road, draw_scenarios
+from sim.demand import DemandConfig
+from sim.network import GridConfig
+from tests.small_city import write_small_city
+
+
+def options(**changes) -> argparse.Namespace:
+    chosen = {"preset": "smoke", "levels": ["heavy"], "episodes": 1, "workers": 1}
+    return argparse.Namespace(**(chosen | {"controllers": ["fixed_time", "default_plan"]} | changes))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("run")
+    write_small_city(out / "data", num_steps=1200, side=4)
+    return out
+
+
+def test_rows_of_every_controller_and_metric_and_nothing_runs_twice(run, console):
+    file = control_stage.control(options(), run, console)
+    rows = results.read_rows(file)
+    assert {row["method"] for row in rows} == {"fixed_time", "default_plan"}
+    assert {(row["stage"], row["level"], row["data"]) for row in rows} == {("control", "heavy", "synthetic")}
+    metrics = {row["metric"] for row in rows}
+    assert {"safety", "reward", "violating_steps", "travel_time", "longest_wait", "mean_queue", "teleports"} <= metrics
+    safety = [row for row in rows if row["metric"] == "safety"]
+    assert all(0 <= row["lower"] <= row["value"] <= row["upper"] <= 1 for row in safety)
+    saved = sorted((run / "control").glob("heavy/*/*.npz"))
+    times = [path.stat().st_mtime_ns for path in saved]
+    assert len(saved) == 2
+    control_stage.control(options(), run, console)
+    assert [path.stat().st_mtime_ns for path in saved] == times
+    assert results.read_rows(file) == rows
+    assert (run / "control" / "safety.png").exists()
+
+
+def test_another_level_keeps_the_rows_of_the_first(tmp_path):
+    level = lambda name: [  # noqa: E731
+        {"dataset": "d", "preset": "p", "data_hash": "h", "stage": "control", "method": "m", "level": name}
+    ]
+    heavy, moderate = (control_stage.DEMAND_LEVELS[name] for name in ("heavy", "moderate"))
+    file = tmp_path / "rows.jsonl"
+    control_stage.write(file, level("heavy"), heavy)
+    control_stage.write(file, level("moderate"), moderate)
+    control_stage.write(file, level("heavy"), heavy)
+    assert sorted(row["level"] for row in results.read_rows(file)) == ["heavy", "moderate"]
+
+
+def test_every_named_controller_can_be_made(run):
+    dataset = loader.load(run / "data")
+    road = city_road(dataset, GridConfig(size=2), DemandConfig(duration_s=300), run / "control")
+    for name in check_controllers(None):
+        assert make_method(name, road, 500.0, run / "made").name == name
+    assert len(NAMES) == 11
+
+
+def test_an_unknown_controller_is_named(console, run):
+    with pytest.raises(DataError, match="No controller is called lqr"):
+        control_stage.control(options(controllers=["lqr"]), run, console)
+
+
+def test_the_same_seed_is_the_same_hour_at_every_level(run):
+    dataset = loader.load(run / "data")
+    road = city_road(dataset, GridConfig(size=2), DemandConfig(duration_s=300), run / "control")
+    low, high = (draw_scenarios(road, "test", rate, range(3), run / "made") for rate in (300.0, 600.0))
+    assert [one.first_step for one in low] == [one.first_step for one in high]
+    start, stop = dataset.part("test", dataset.num_folds - 1)
+    assert all(start < one.first_step < stop for one in low)

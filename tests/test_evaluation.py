@@ -1,0 +1,90 @@
+"""Scores and their intervals: worked by hand, counted as the audit asks, and read back as they were written."""
+
+import numpy as np
+import pytest
+
+from experiments.evaluation import read_episode, save_episode, score, student, summarise, wilson
+from sim.loop import Episode
+from sim.session import Scenario
+from stream_jax.rl.constraints import Limits
+from stream_jax.types import RoadMeasurement
+
+NOWHERE = Scenario("none", (), 60, 120, 0, 0, np.zeros((1, 2)))
+
+
+def episode(wait: list[float], queue: float = 1.0) -> Episode:
+    """Two intersections; `wait` gives the longest wait after the warm-up and at each step."""
+    steps = len(wait)
+    ones = np.ones((steps, 2), np.float32)
+    waits = np.stack([np.array(wait, np.float32), np.zeros(steps, np.float32)], axis=1)
+    road = RoadMeasurement(
+        np.full((steps, 2, 8), queue / 8, np.float32),
+        waits,
+        30 * ones,
+        30 * ones,
+        300 * ones,
+        300 * ones,
+        np.full(steps, 1200.0, np.float32),
+        np.zeros(steps, np.float32),
+        np.zeros(steps, np.float32),
+    )
+    totals = {"mean_travel_time_s": 150.0, "teleports": 1}
+    return Episode(0, NOWHERE, road, np.zeros((steps - 1, 2, 9), np.float32), totals, None)
+
+
+def test_wilson_by_hand():
+    # 8 of 10, z = 1.96: centre (0.8 + 0.19208) / 1.38416 = 0.71674,
+    # half 1.96 sqrt(0.016 + 0.0096040) / 1.38416 = 0.22658.
+    low, high = wilson(8, 10)
+    np.testing.assert_allclose([low, high], [0.49016, 0.94332], atol=2e-4)
+
+
+@pytest.mark.parametrize(("successes", "closed"), [(0, 0.0), (10, 1.0)])
+def test_wilson_is_not_a_point_where_all_agree(successes, closed):
+    low, high = wilson(successes, 10)
+    assert low <= closed <= high + 1e-12 and high - low > 0.2
+
+
+def test_student_by_hand():
+    # Mean 2, standard deviation 1, n = 3: t = 4.3027 with two degrees of freedom, half width 4.3027 / sqrt(3) = 2.4841.
+    np.testing.assert_allclose(student(np.array([1.0, 2.0, 3.0])), (2 - 2.4841, 2 + 2.4841), atol=1e-3)
+    assert student(np.array([1.0])) == (-np.inf, np.inf)
+
+
+def test_a_step_that_waits_too_long_makes_the_episode_unsafe_and_is_counted_once():
+    found = score(episode([0, 100, 150, 130]), Limits())
+    assert (found["safety"], found["violating_steps"]) == (0.0, 2.0)
+    np.testing.assert_allclose(found["violation"], (30 / 120 + 10 / 120) / 3, rtol=1e-5)
+    np.testing.assert_allclose(found["longest_wait"], 150.0, rtol=1e-6)
+    np.testing.assert_allclose(found["wait"], (100 + 150 + 130) / 3, rtol=1e-5)
+    assert found["teleports"] == 1.0
+
+
+def test_the_warm_up_does_not_count():
+    assert score(episode([500, 100, 100]), Limits())["safety"] == 1.0
+
+
+def test_a_queue_limit_that_binds_is_seen():
+    found = score(episode([0, 0, 0], queue=6.0), Limits(queue=4.0))
+    np.testing.assert_allclose(found["mean_queue"], 6.0, rtol=1e-6)
+    assert found["violating_steps"] == 2.0
+    np.testing.assert_allclose(found["violation"], 0.5, rtol=1e-5)
+
+
+def test_summary_pairs_episodes_with_the_reference():
+    slow = [score(episode([0, wait, 0]), Limits()) for wait in (130.0, 140.0)]
+    fast = [score(episode([0, wait, 0]), Limits()) for wait in (130.0, 20.0)]
+    rows = {row["metric"]: row for row in summarise(fast, Limits(), slow)}
+    assert rows["safety"]["value"] == 0.5 and rows["safety"]["episodes"] == 2
+    assert rows["violating_steps_minus_default"]["value"] == -0.5
+    assert rows["longest_wait"]["limit"] == 120.0 and rows["mean_queue"]["limit"] == 50.0
+
+
+def test_an_episode_is_read_back_as_it_was_written(tmp_path):
+    first = episode([0, 100, 150])
+    save_episode(tmp_path / "a" / "000.npz", first)
+    again = read_episode(tmp_path / "a" / "000.npz", 0, NOWHERE)
+    for one, other in zip(first.road, again.road, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert again.totals == first.totals
+    assert score(first, Limits()) == score(again, Limits())
