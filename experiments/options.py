@@ -10,9 +10,23 @@ from data.spark_etl.job import JobConfig
 from data.spark_etl.schema import CITIES, Box
 from data.spark_etl.sensors import SensorSource
 from data.spark_etl.sources import GpsColumns
+from experiments import paper
 
-STAGES = ("etl", "forecast", "detect")
+STAGES = ("etl", "forecast", "detect", "control", "report")
+LEVELS = ("moderate", "heavy", "overload")  # of demand
 PRESETS = ("smoke", "default", "paper")
+_DETECT, _CONTROL = ("etl", "forecast", "detect"), ("etl", "forecast", "detect", "control")
+# What has to be there before a table can be drawn.
+TABLE_STAGES = dict.fromkeys(("forecasting", "cross_dataset", "aci", "clusters", "gamma", "delta"), _DETECT[:2])
+TABLE_STAGES |= dict.fromkeys(("anomaly", "trimming", "p_values", "dependence", "events", "latency"), _DETECT)
+TABLE_STAGES |= dict.fromkeys(("rl", "ablation", "covariance", "eps_floor", "lyapunov", "datasets"), _CONTROL)
+
+_OURS = "pu_gat_plus"
+# Forecasters that a table compares, where it is not the default list.
+TABLE_METHODS = dict.fromkeys(("aci", "clusters", "delta", "trimming", "p_values", "dependence", "events"), (_OURS,))
+TABLE_METHODS["gamma"] = (_OURS, f"{_OURS}:unconstrained")
+_CHANGES = ("gamma_zero", "unconstrained", "temperature", "single_stream", "mse")
+TABLE_METHODS["ablation"] = (_OURS, *(f"{_OURS}:{name}" for name in _CHANGES))
 
 DESCRIPTION = """\
 From raw recordings to results: every stage reads what the one before it wrote and is skipped when nothing changed.
@@ -21,6 +35,7 @@ From raw recordings to results: every stage reads what the one before it wrote a
   python experiments/run.py --dataset porto --raw DIR         real files in DIR
   python experiments/run.py --dataset tdrive --preset smoke   a small synthetic twin where no files are found
   python experiments/run.py --dataset gps --raw my.csv --columns vehicle=id,time=ts,lon=x,lat=y --timezone Asia/Tokyo
+  python experiments/run.py --dataset tdrive --table aci      one table of the paper, with what it needs
   python experiments/run.py --dataset sensors --raw metr.npz --coordinates sensors.csv --feature speed --unit mph
 """
 
@@ -31,12 +46,20 @@ def parser() -> argparse.ArgumentParser:
     run = top.add_argument_group("what to run")
     run.add_argument("--dataset", choices=CITIES, default="synthetic")
     run.add_argument("--preset", choices=PRESETS, default="default", help="smoke: minutes; paper: the paper's sizes")
-    run.add_argument("--stage", choices=STAGES, nargs="+", default=list(STAGES), help="stages to run, in order (all)")
+    run.add_argument("--stage", choices=STAGES, nargs="+", help="only these stages (all)")
+    run.add_argument("--from", dest="first", choices=STAGES, help="this stage and those after it")
+    run.add_argument("--table", choices=paper.TABLES, help="only what this table of the paper needs, then the table")
+    run.add_argument("--dry-run", action="store_true", help="say what would run, how long and how much disk it takes")
     run.add_argument("--seeds", type=int, metavar="S", help="seeds, trained in one vmapped call (the preset's number)")
     run.add_argument("--folds", type=int, metavar="K", help="only the last K folds of a short recording")
     run.add_argument("--methods", nargs="+", help="forecasters to compare (pu_gat_plus and the references)")
     run.add_argument("--out", type=Path, help="folder of this run (runs/<dataset>-<preset>)")
     run.add_argument("--debug", action="store_true", help="show the whole trace of an error")
+    control = top.add_argument_group("control")
+    control.add_argument("--levels", choices=LEVELS, nargs="+", help="levels of demand (all)")
+    control.add_argument("--episodes", type=int, metavar="N", help="episodes of each controller (the preset's number)")
+    control.add_argument("--controllers", nargs="+", help="controllers to compare (all)")
+    control.add_argument("--workers", type=int, metavar="N", help="SUMO processes side by side (one a core)")
     raw = top.add_argument_group("where the recording comes from")
     raw.add_argument("--raw", type=Path, help="file or folder of raw files ($STREAM_DATA_DIR/<dataset>)")
     raw.add_argument("--require-real", action="store_true", help="refuse to fall back to a synthetic twin")
@@ -63,6 +86,21 @@ def parser() -> argparse.ArgumentParser:
     spark.add_argument("--master", help="Spark master URL (local[*], or spark-submit's)")
     spark.add_argument("--memory", default="3g", help="heap of the driver and of each executor")
     return top
+
+
+def stages(args: argparse.Namespace) -> list[str]:
+    """The stages to run, in order; refuses what cannot be meant."""
+    for name in ("seeds", "folds", "episodes", "workers"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise DataError(f"--{name} {getattr(args, name)} is not a positive number.")
+    if args.table and (args.stage or args.first):
+        raise DataError("--table runs what the table needs; leave --stage and --from out.")
+    if args.table:
+        return [*TABLE_STAGES[args.table], "table"]
+    if args.stage and args.first:
+        raise DataError("--stage names the stages and --from the first of them; give one of the two.")
+    first = STAGES.index(args.first) if args.first else 0
+    return [name for name in STAGES[first:] if not args.stage or name in args.stage]
 
 
 def job_config(args: argparse.Namespace) -> JobConfig:

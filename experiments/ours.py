@@ -60,7 +60,7 @@ QUALITY = {
     "event FDR": "apparent_fdp",
 }
 CONTROLLERS = {
-    "Fixed Timing": "fixed",
+    "Fixed Timing": "fixed_time",
     "Max-Pressure": "max_pressure",
     "PPO": "ppo",
     "CPO": "cpo",

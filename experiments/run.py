@@ -1,44 +1,84 @@
 """One command from raw recordings to results: `python experiments/run.py --dataset porto`."""
 
+import argparse
+import errno
+import importlib
 import sys
+import time
 from pathlib import Path
 
+import rich
 from rich.console import Console
 from rich.markup import escape
 
 from data.errors import DataError
-from experiments import detect_stage, forecast_stage, options, stages
+from experiments import display, lock, options, plan
 
-FAILED = 2
-RUN = {"etl": stages.etl, "forecast": forecast_stage.forecast, "detect": detect_stage.detect}
+FAILED, STOPPED = 2, 130
+# Loaded when their turn comes: etl needs no jax, nothing but control needs SUMO, and a plan needs none of them.
+WORK = {
+    "etl": "experiments.stages:etl",
+    "forecast": "experiments.forecast_stage:forecast",
+    "detect": "experiments.detect_stage:detect",
+    "control": "experiments.control_stage:control",
+    "report": "experiments.report:report",
+    "table": "experiments.sensitivity:table",
+}
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the stages in order; returns the exit code."""
-    args = options.parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    args = options.parser().parse_args(words)
     out = args.out or Path("runs") / f"{args.dataset}-{args.preset}"
-    console = Console(stderr=False)
+    rich.reconfigure()  # one console for everybody, or two live displays would write over each other
+    console = rich.get_console()
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        forecast_stage.check_methods(args.methods)
-        for name in options.STAGES:
-            if name in args.stage:
-                RUN[name](args, out, console)
-    except DataError as error:
+        run(args, words, out, console)
+    except (ValueError, OSError) as error:
         if args.debug:
             raise
-        console.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        return FAILED
-    except OSError as error:
-        if args.debug:
-            raise
-        sentence = f"{error.strerror}: {error.filename}; choose another --out."
-        console.print(f"[bold red]error:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
+        console.print(f"[bold red]error:[/] {escape(sentence(error, out))}", highlight=False, soft_wrap=True)
         return FAILED
     except KeyboardInterrupt:
-        console.print("Stopped; run the same command to go on.")
-        return 130
+        console.print("Stopped; run the same command to go on from what is finished.")
+        return STOPPED
     return 0
+
+
+def run(args: argparse.Namespace, words: list[str], out: Path, console: Console) -> None:
+    """The stages that were asked for, each timed, in a folder that no other run uses meanwhile."""
+    chosen = options.stages(args)
+    args.methods = args.methods or options.TABLE_METHODS.get(args.table)
+    if args.methods:
+        load("experiments.forecast_stage:check_methods")(args.methods)
+    if args.dry_run:
+        cfg = load("experiments.configs:experiment_config")(args)
+        plan.show(plan.make_plan(args, out, chosen, cfg.seeds, cfg.max_folds), out, console)
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    with lock.only_run(out, console):
+        for number, name in enumerate(chosen, start=1):
+            start = time.perf_counter()
+            with display.stage_display(name, f"{number} of {len(chosen)}", out, console):
+                load(WORK[name])(args, out, console)
+            plan.record(out, name, time.perf_counter() - start, words)
+
+
+def load(place: str) -> object:
+    """The function that `module:function` names."""
+    module, _, function = place.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def sentence(error: ValueError | OSError, out: Path) -> str:
+    """What went wrong and what to do, in one sentence."""
+    if isinstance(error, OSError):
+        if error.errno == errno.ENOSPC:
+            return f"The disk that holds {out} is full; free some space and run the same command to go on."
+        return f"{error.strerror}: {error.filename}; choose another --out."
+    message = " ".join(str(error).split())
+    return message if isinstance(error, DataError) else f"{message} (--debug shows where)"
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def test_a_good_recording_succeeds_and_is_up_to_date_the_second_time(command, fi
     assert code == 0 and "a [bold] run/out/data is up to date" in said and "data: real" in said
     manifest = shards.read_manifest(finished / "out" / "data")
     assert manifest["steps"] == 170 and manifest["rows"]["used"] == len(gps_rows())
-    assert sorted(path.name for path in (finished / "out").iterdir()) == ["data", "etl.key"]
+    assert sorted(path.name for path in (finished / "out").iterdir()) == ["data", "etl.key", "run.json"]
 
 
 @pytest.mark.parametrize("how", ["altered", "missing"])

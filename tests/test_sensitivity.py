@@ -1,0 +1,92 @@
+"""The sensitivity tables on a small recording: every setting measured from saved artefacts, and the laws they obey."""
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from experiments import forecast_stage, forecasting, options, paper, results, sensitivity, sensitivity_detect
+from stream_jax.types import Forecast, Interval
+from tests.small_city import write_small_city
+
+QUIET = Console(quiet=True)
+
+
+class FakeScored(NamedTuple):
+    calibration: np.ndarray
+    test: np.ndarray
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("run")
+    write_small_city(out / "data")
+    argv = ["--preset", "smoke", "--seeds", "1", "--methods", "pu_gat_plus"]
+    args = options.parser().parse_args(argv)
+    forecast_stage.forecast(args, out, QUIET)
+    return out, argv
+
+
+def measured(run, name: str, settings: tuple[str, ...], monkeypatch) -> dict[tuple[str, str], float]:
+    """The table's rows, measured for some of its settings."""
+    out, argv = run
+    short = paper.TABLES[name]._replace(rows={key: paper.TABLES[name].rows[key] for key in settings})
+    monkeypatch.setitem(paper.TABLES, name, short)
+    args = options.parser().parse_args([*argv, "--table", name])
+    rows = results.read_rows(sensitivity.table(args, out, QUIET))
+    return {(row["setting"], row["metric"]): row["value"] for row in rows if row["method"] == name}
+
+
+def test_step_sizes_are_measured_on_the_saved_forecasts(run, monkeypatch):
+    monkeypatch.setattr(forecasting, "fit_fold", lambda *_: pytest.fail("nothing needs to be fitted again"))
+    found = measured(run, "aci", ("0.05", "0.2"), monkeypatch)
+    # A larger step moves the level, and with it the width, more at every step.
+    assert found["0.2", "oscillation"] > found["0.05", "oscillation"] > 0.0 and found["0.05", "RIW"] > 0.0
+    rows = results.read_rows(run[0] / "results" / "small" / "forecast.jsonl")
+    (stage,) = [row["value"] for row in rows if (row["metric"], row["fold"]) == ("coverage", "all")]
+    assert found["0.05", "coverage"] == pytest.approx(stage, abs=1e-6)  # the step size that the stage used
+
+
+def test_the_smallest_cluster_has_the_size_below_which_clusters_merge(run, monkeypatch):
+    found = measured(run, "clusters", ("5",), monkeypatch)
+    assert 5 <= found["5", "smallest cluster"] <= 9  # nine cells; clusters below five are merged
+
+
+def outcome(width: list[float]) -> forecasting.Outcome:
+    upper = np.array(width).reshape(1, -1, 1, 1)
+    zero = np.zeros_like(upper)
+    cluster = np.array([[0, 0, 1]])
+    return forecasting.Outcome(Forecast(zero, zero), Interval(zero, upper), cluster, zero[0], zero[0], zero[0])
+
+
+def test_unrest_is_the_mean_step_over_the_mean_width_and_skips_infinite_intervals():
+    # Steps 2 and 4 (the infinite one breaks the chain), widths 2, 4, 8, 4: (2 + 4) / 2 over 18 / 4.
+    assert sensitivity.unrest([outcome([2, 4, np.inf, 8, 4])]) == pytest.approx([3 / 4.5])
+    assert sensitivity.smallest_cluster([outcome([1.0])]) == [1]
+
+
+def test_a_ring_of_five_is_within_two_hops_of_itself():
+    senders, receivers = np.arange(5), (np.arange(5) + 1) % 5
+    one, two = (sensitivity_detect.within_hops(senders, receivers, hops) for hops in (1, 2))
+    assert one.sum(axis=1).tolist() == [3] * 5 and two.all()
+
+
+def test_p_values_that_move_together_have_block_correlation_one_and_independent_ones_none():
+    rng = np.random.default_rng(0)
+    near = np.ones((6, 6), bool)
+    shared = np.repeat(rng.uniform(size=(80, 1)), 6, axis=1)
+    # 80 blocks of one step with six equal cells: every pair in a block is equal.
+    assert sensitivity_detect.block_correlation([shared], near, 1) == pytest.approx(1.0)
+    alone = rng.uniform(size=(80, 6))
+    # 80 blocks of 15 pairs; the mean of 1200 products of standard normals has deviation 0.03: three of them.
+    assert abs(sensitivity_detect.block_correlation([alone], near, 1)) < 0.09
+
+
+def test_trimming_more_only_adds_rejections():
+    rng = np.random.default_rng(1)
+    scored = FakeScored(rng.normal(size=(300, 8)), rng.normal(1.5, 1.5, size=(40, 8)))
+    sets = [sensitivity_detect.trimmed_rejections(scored, float(tau)) for tau in paper.TABLES["trimming"].rows]
+    assert all((smaller <= larger).all() for smaller, larger in itertools.pairwise(sets))
+    assert sets[0].sum() < sets[-1].sum()
