@@ -13,6 +13,8 @@ PHASES = 8
 NORTH, EAST, SOUTH, WEST = range(4)
 THROUGH = {NORTH: 3, EAST: 5, SOUTH: 7, WEST: 1}  # index of NEMA phases 4, 6, 8, 2
 LEFT = {NORTH: 6, EAST: 0, SOUTH: 2, WEST: 4}  # 7, 1, 3, 5: compatible with the through of the same approach
+YIELDS = "rRt"
+_TOGETHER = [(p, q) for p in range(4) for q in range(4, 8) if p // 2 == q // 2 - 2]  # phases that may be green at once
 
 
 class Movements(NamedTuple):
@@ -34,6 +36,7 @@ class Link(NamedTuple):
     edge: str
     to_edge: str
     direction: str  # l, s or r; L and R slight turns, t turnaround
+    request: int  # its number in the junction's own table of foes
 
 
 def signal_links(tls: TLS) -> list[Link]:
@@ -41,19 +44,18 @@ def signal_links(tls: TLS) -> list[Link]:
     links = []
     for from_lane, to_lane, index in tls.getConnections():
         found = [c for c in from_lane.getOutgoing() if c.getToLane() is to_lane and c.getTLLinkIndex() == index]
-        edge = from_lane.getEdge()
-        links.append(Link(index, from_lane.getID(), edge.getID(), to_lane.getEdge().getID(), found[0].getDirection()))
+        edges = from_lane.getEdge().getID(), to_lane.getEdge().getID()
+        links.append(Link(index, from_lane.getID(), *edges, found[0].getDirection(), found[0].getJunctionIndex()))
     return sorted(links)
 
 
-def movements_of(tls: TLS, bearings: dict[str, float]) -> Movements:
-    """Args: bearings: incoming edge -> direction that it comes from, degrees clockwise from north."""
-    links = signal_links(tls)
+def movements_of(tls: TLS, links: list[Link], bearings: dict[str, float]) -> Movements:
+    """One signal's phases. Args: bearings: incoming edge -> direction it comes from, degrees clockwise from north."""
     program = _program(tls)
     num_links = max([len(state) for state in program] + [link.index + 1 for link in links])
     sides = _sides(bearings)
     by_phase = _nema_phases(links, sides)
-    is_nema = by_phase is not None
+    is_nema = by_phase is not None and not _has_foes(tls, by_phase)
     if is_nema:
         states = [_nema_state(phase, num_links) if phase else "" for phase in by_phase]
     else:
@@ -99,11 +101,21 @@ def _nema_phases(links: list[Link], sides: dict[str, int]) -> list[list[Link]] |
     return phases if has_through and not is_shared else None
 
 
+def _has_foes(tls: TLS, phases: list[list[Link]]) -> bool:
+    """Whether paths of phases that may be green together cross, right turns (which yield) left out."""
+    junctions = {from_lane.getEdge().getToNode() for from_lane, _, _ in tls.getConnections()}
+    if len(junctions) > 1:
+        return True  # a joined signal: its links are not in one table
+    (junction,) = junctions
+    firm = [[link.request for link in phase if link.direction not in YIELDS] for phase in phases]
+    return any(junction.areFoes(a, b) for p, q in _TOGETHER for a in firm[p] for b in firm[q])
+
+
 def _nema_state(phase: list[Link], num_links: int) -> str:
     """Right turns yield (g): they may meet the left turn that is green beside them."""
     state = ["r"] * num_links
     for link in phase:
-        state[link.index] = "g" if link.direction in "rRt" else "G"
+        state[link.index] = "g" if link.direction in YIELDS else "G"
     return "".join(state)
 
 

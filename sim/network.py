@@ -21,7 +21,7 @@ from sumolib.net.edge import Edge
 
 from sim.binaries import find_binary
 from sim.errors import RoadError
-from sim.movements import Movements, movements_of, signal_links
+from sim.movements import Link, Movements, movements_of, signal_links
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,32 +92,29 @@ def read_network(path: Path) -> Network:
     signals = [tls for tls in net.getTrafficLights() if tls.getConnections()]
     if not signals:
         raise RoadError(f"{net_file} has no traffic signals to control; build some with netconvert --tls.guess")
-    stops = {tls.getID(): _stop_edges(net, tls) for tls in signals}
+    links = {tls.getID(): signal_links(tls) for tls in signals}
+    stops = {name: [net.getEdge(e) for e in sorted({link.edge for link in of})] for name, of in links.items()}
     place = {name: np.mean([edge.getToNode().getCoord()[:2] for edge in edges], 0) for name, edges in stops.items()}
     signals.sort(key=lambda tls: (round(place[tls.getID()][1]), round(place[tls.getID()][0]), tls.getID()))
-    bearings = [{edge.getID(): _bearing(edge) for edge in stops[tls.getID()]} for tls in signals]
-    movements = [movements_of(tls, bearing) for tls, bearing in zip(signals, bearings, strict=True)]
-    position = np.array([place[tls.getID()] for tls in signals], np.float32)
-    return _assemble(net_file, net, [tls.getID() for tls in signals], movements, position, _links(signals))
+    movements = []
+    for tls in signals:
+        bearings = {edge.getID(): _bearing(edge) for edge in stops[tls.getID()]}
+        movements.append(movements_of(tls, links[tls.getID()], bearings))
+    ids = [tls.getID() for tls in signals]
+    position = np.array([place[name] for name in ids], np.float32)
+    return _assemble(net_file, net, ids, movements, position, [links[name] for name in ids])
 
 
 def _assemble(
-    net_file: Path, net: Net, ids: list[str], movements: list[Movements], position: np.ndarray, links: list[list]
+    net_file: Path, net: Net, ids: list[str], movements: list[Movements], position: np.ndarray, links: list[list[Link]]
 ) -> Network:
     stop_edges = tuple(edge for moves in movements for edge in sorted(moves.sides))
     approach_signal = np.array([i for i, moves in enumerate(movements) for _ in moves.sides], np.int32)
     approach_side = np.array([m.sides[edge] for m in movements for edge in sorted(m.sides)], np.int32)
     approach_of = _approaches(net, stop_edges)
-    upstream = _upstream_signals(net, stop_edges, approach_signal, approach_of)  # [A]
-    neighbours = np.full((len(ids), 4), -1, np.int32)
-    for signal, side, other in zip(approach_signal, approach_side, upstream, strict=True):
-        if side >= 0:
-            neighbours[signal, side] = other
-    edges = [edge for edge in net.getEdges(withInternal=False) if edge.allows("passenger")]
-    entries = tuple(sorted(edge.getID() for edge in edges if not _ways(edge.getIncoming())))
-    exits = tuple(sorted(edge.getID() for edge in edges if not _ways(edge.getOutgoing())))
-    phase_of, feeds = _phase_tables(movements, links, approach_of)
     signal_at = {net.getEdge(e).getToNode().getID(): i for e, i in zip(stop_edges, approach_signal, strict=True)}
+    entries, exits, entry_signal, exit_signal = _fringe(net, approach_signal, approach_of, signal_at, position)
+    phase_of, feeds = _phase_tables(movements, links, approach_of)
     return Network(
         net_file=net_file,
         ids=tuple(ids),
@@ -125,16 +122,11 @@ def _assemble(
         phase_lanes=tuple(moves.lanes for moves in movements),
         phase_links=tuple(moves.links for moves in movements),
         num_links=tuple(moves.num_links for moves in movements),
-        neighbours=neighbours,
+        neighbours=_neighbours(net, len(ids), approach_signal, approach_side, approach_of, signal_at),
         entries=entries,
         exits=exits,
-        entry_signal=np.array(
-            [approach_signal[approach_of[e]] if e in approach_of else _nearest(net, e, position) for e in entries],
-            np.int32,
-        ),
-        exit_signal=np.array(
-            [signal_at.get(net.getEdge(e).getFromNode().getID(), _nearest(net, e, position)) for e in exits], np.int32
-        ),
+        entry_signal=entry_signal,
+        exit_signal=exit_signal,
         is_nema=np.array([moves.is_nema for moves in movements], bool),
         green_states=tuple(moves.green_states for moves in movements),
         stop_edges=stop_edges,
@@ -148,8 +140,25 @@ def _assemble(
     )
 
 
+def _fringe(
+    net: Net, approach_signal: np.ndarray, approach_of: dict[str, int], signal_at: dict[str, int], position: np.ndarray
+) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray, np.ndarray]:
+    """The edges where trips begin and end, and the signal beside each."""
+    edges = [edge for edge in net.getEdges(withInternal=False) if edge.allows("passenger")]
+    entries = tuple(sorted(edge.getID() for edge in edges if not _ways(edge.getIncoming())))
+    exits = tuple(sorted(edge.getID() for edge in edges if not _ways(edge.getOutgoing())))
+    beside = {edge: int(approach_signal[approach_of[edge]]) for edge in entries if edge in approach_of}
+    starts = {edge: net.getEdge(edge).getFromNode().getID() for edge in exits}
+    beside |= {edge: int(signal_at[node]) for edge, node in starts.items() if node in signal_at}
+
+    def signals(names: tuple[str, ...]) -> np.ndarray:
+        return np.array([beside[e] if e in beside else _nearest(net, e, position) for e in names], np.int32)
+
+    return entries, exits, signals(entries), signals(exits)
+
+
 def _phase_tables(
-    movements: list[Movements], links: list[list], approach_of: dict[str, int]
+    movements: list[Movements], links: list[list[Link]], approach_of: dict[str, int]
 ) -> tuple[dict[tuple[str, str], int], tuple]:
     """The phase of each movement, and the approaches that each phase feeds."""
     phase_of: dict[tuple[str, str], int] = {}
@@ -165,7 +174,7 @@ def _phase_tables(
     return phase_of, tuple(feeds)
 
 
-def _lane_turns(links: list[list]) -> dict[str, dict[str, tuple[str, ...]]]:
+def _lane_turns(links: list[list[Link]]) -> dict[str, dict[str, tuple[str, ...]]]:
     turns: dict[str, dict[str, tuple[str, ...]]] = {}
     for link in sorted((link for signal in links for link in signal), key=lambda link: link.lane):
         lanes = turns.setdefault(link.edge, {})
@@ -208,15 +217,6 @@ def _net_file(path: Path) -> Path:
     return _net_file(path.parent / named.get("value", ""))
 
 
-def _links(signals: list) -> list[list]:
-    return [signal_links(tls) for tls in signals]
-
-
-def _stop_edges(net: Net, tls) -> list[Edge]:
-    names = {link.edge for link in signal_links(tls)}
-    return [net.getEdge(name) for name in sorted(names)]
-
-
 def _bearing(edge: Edge) -> float:
     """Where the edge comes from, seen from its end, degrees clockwise from north."""
     (x0, y0), (x1, y1) = (point[:2] for point in edge.getShape()[-2:])
@@ -251,16 +251,22 @@ def _approaches(net: Net, stop_edges: tuple[str, ...]) -> dict[str, int]:
     return approach_of
 
 
-def _upstream_signals(
-    net: Net, stop_edges: tuple[str, ...], approach_signal: np.ndarray, approach_of: dict[str, int]
+def _neighbours(
+    net: Net,
+    num_signals: int,
+    approach_signal: np.ndarray,
+    approach_side: np.ndarray,
+    approach_of: dict[str, int],
+    signal_at: dict[str, int],
 ) -> np.ndarray:
-    """[A] the signal at the upstream end of each approach, or -1."""
-    signal_at = {net.getEdge(e).getToNode().getID(): i for e, i in zip(stop_edges, approach_signal, strict=True)}
-    upstream = np.full(len(stop_edges), -1, np.int32)
+    """[I, 4] the signal at the upstream end of the approach from each side, or -1."""
+    neighbours = np.full((num_signals, 4), -1, np.int32)
     for name, approach in approach_of.items():
-        if not name.startswith(":"):
-            upstream[approach] = max(signal_at.get(net.getEdge(name).getFromNode().getID(), -1), upstream[approach])
-    return upstream
+        if not name.startswith(":") and approach_side[approach] >= 0:
+            behind = signal_at.get(net.getEdge(name).getFromNode().getID(), -1)
+            place = approach_signal[approach], approach_side[approach]
+            neighbours[place] = max(neighbours[place], behind)
+    return neighbours
 
 
 def _nearest(net: Net, edge: str, position: np.ndarray) -> int:
