@@ -76,7 +76,7 @@ class Session:
         self.network, self.driver, self.cfg = network, driver, cfg or SessionConfig()
         self.done = True
         self._is_native = getattr(driver, "native", False)
-        self._sumo = self._process = None
+        self._sumo = self._process = self._tracker = None
         self._writer = StateWriter(network)
 
     def __enter__(self) -> "Session":
@@ -122,6 +122,8 @@ class Session:
         `mean_travel_time_s` is over vehicles whose planned departure lies after the warm-up: their seconds so far,
         waiting to enter included, whether they have finished or not. `trips_finished` counts all that ended.
         """
+        if self._tracker is None:
+            raise RoadError("there are no totals before the first episode: call reset with a scenario first")
         sums = self._tracker.totals()
         return {
             "mean_travel_time_s": sums.vehicle_seconds / max(sums.vehicles, 1),

@@ -123,6 +123,17 @@ def test_vehicles_that_cannot_enter_queue_and_wait_at_their_first_intersection(g
     assert 150 < session.driver.detectors.front_wait[A0, NORTHBOUND] < 160  # the first car halted after some 22 s
 
 
+def test_a_vehicle_moved_by_force_is_counted_as_such_and_not_as_served(grid, tmp_path):
+    # It halts after some 22 s and is lifted over the red light 60 s later; the next approach sees it arrive.
+    with Session(grid, Northbound(first_green=10_000), SessionConfig(teleport_s=60)) as session:
+        path = routes(tmp_path / "one.rou.xml", cars(1))
+        steps = whole_episode(session, scenario(path, duration_s=120), np.zeros((4, 9)))[1:]
+    assert [float(s.teleports) for s in steps] == [0, 1] and session.totals()["teleports"] == 1
+    assert steps[1].served_window.tolist() == [0, 0, 0, 0]
+    np.testing.assert_array_equal(steps[1].arrived_window[[A0, A1]], [1, 1])
+    assert steps[1].wait[A0] in (60, 61)
+
+
 def test_the_queue_ahead_is_downstream_of_the_phase_that_feeds_it(grid, tmp_path):
     class OnlyFirst(Northbound):
         def update(self, detectors, plan):
@@ -233,6 +244,8 @@ def test_an_invalid_route_file_is_an_error_and_the_next_episode_runs(grid, tmp_p
 
 def test_wrong_actions_and_files_are_refused(grid, tmp_path):
     with Session(grid, NemaController()) as session:
+        with pytest.raises(RoadError, match="no totals before"):
+            session.totals()
         with pytest.raises(RoadError, match="does not exist"):
             session.reset(scenario(tmp_path / "missing.rou.xml"))
         session.reset(scenario(busy(tmp_path / "busy.rou.xml")))
