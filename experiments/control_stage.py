@@ -12,12 +12,11 @@ from data import loader
 from experiments import control_figures, results
 from experiments.controllers import REFERENCE, check_controllers, make_method
 from experiments.evaluation import evaluate, score, summarise
-from experiments.road import city_road, draw_scenarios
+from experiments.road import TEST_SEEDS, city_road, draw_scenarios, episode_folder
 from sim.demand import DEMAND_LEVELS, DemandConfig, DemandLevel
 from sim.loop import Episode
 from sim.network import GridConfig
 
-SEEDS = 1000  # first seed of the evaluation's episodes
 PAPER_GRID = 16  # intersections that the levels' vehicles per hour are meant for
 SHOWN = {
     "safety": "safe",
@@ -64,10 +63,10 @@ def control(args: argparse.Namespace, out: Path, console: Console) -> Path:
     found: dict[tuple[str, str], list[Episode]] = {}
     for level in (DEMAND_LEVELS[name] for name in args.levels or DEMAND_LEVELS):
         rate = level.vehicles_per_hour * len(road.network.ids) / PAPER_GRID
-        scenarios = draw_scenarios(road, "test", rate, range(SEEDS, SEEDS + cfg.episodes), folder / "trips")
+        scenarios = draw_scenarios(road, "test", rate, range(TEST_SEEDS, TEST_SEEDS + cfg.episodes), folder / "trips")
         for name in sorted(names, key=lambda name: name != REFERENCE):
             method = make_method(name, road, rate, folder / "trips")
-            place = folder / level.name / name
+            place = episode_folder(folder, rate, name)
             found[level.name, name] = evaluate(method, scenarios, place, workers_of(args), console)
             rows = level_rows(found, level, name)
             write(rows_file, [common | row for row in rows], level)

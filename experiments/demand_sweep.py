@@ -3,8 +3,9 @@
     python experiments/demand_sweep.py --out runs/synthetic-default
 
 reads the dataset in `<out>/data`, runs every controller at every rate, writes rows and a figure, and goes on where it
-was stopped. Levels: moderate, where fixed timing is safe in 50 to 65 % of the episodes as in the paper; heavy, where
-the default plan is safe in 50 to 75 %; overload, where it hardly ever is.
+was stopped; episodes that the control stage has run at the same rate are read. Levels: moderate, where fixed timing is
+safe in 50 to 65 % of the episodes as in the paper; heavy, where the default plan is safe in 50 to 75 %; overload, where
+it hardly ever is.
 """
 
 import argparse
@@ -19,19 +20,18 @@ from data import loader
 from experiments import results
 from experiments.controllers import check_controllers, make_method
 from experiments.evaluation import evaluate, score, summarise
-from experiments.road import CityRoad, city_road, draw_scenarios
+from experiments.road import TEST_SEEDS, CityRoad, city_road, draw_scenarios, episode_folder
 from sim.demand import DEMAND_LEVELS, DemandConfig
 from sim.network import GridConfig
 from stream_jax.rl.constraints import Limits
 
-SEEDS = 5000  # first of the sweep's own seeds; the evaluation has others
 QUEUES = (0.25, 0.5, 0.75)  # quantiles over episodes of the episode's mean queue
 
 
 def sweep(args: argparse.Namespace, console: Console) -> list[dict]:
     """All rows of the sweep under the paper's limits."""
     dataset = loader.load(args.out / "data")
-    folder = args.out / "demand_sweep"
+    folder = args.out / "control"
     road = city_road(dataset, GridConfig(), DemandConfig(bin_s=dataset.manifest["bin_s"]), folder)
     common = {
         "dataset": dataset.manifest["dataset"],
@@ -52,10 +52,10 @@ def sweep_one(
     args: argparse.Namespace, road: CityRoad, name: str, rate: float, folder: Path, console: Console
 ) -> list[dict]:
     """Rows of one controller at one rate."""
-    seeds = range(SEEDS, SEEDS + args.episodes)
+    seeds = range(TEST_SEEDS, TEST_SEEDS + args.episodes)
     scenarios = draw_scenarios(road, "test", rate, seeds, folder / "trips")
     method = make_method(name, road, rate, folder / "trips")
-    episodes = evaluate(method, scenarios, folder / f"{rate:g}" / name, args.workers, console)
+    episodes = evaluate(method, scenarios, episode_folder(folder, rate, name), args.workers, console)
     scores = [score(episode, Limits()) for episode in episodes]
     queues = np.quantile([one["mean_queue"] for one in scores], QUEUES)
     console.print(f"  {name} at {rate:g}/h: safe in {np.mean([one['safety'] for one in scores]):.0%} of {len(scores)}")
@@ -116,7 +116,7 @@ def main() -> None:
     older = [r for r in results.read_rows(file) if (r["method"], r["vehicles_per_hour"]) not in same]
     rows = [row for row in older if row["data_hash"] == rows[0]["data_hash"]] + rows
     results.write_rows(file, rows)
-    draw(rows).savefig(args.out / "demand_sweep" / "demand_sweep.png", dpi=130)
+    draw(rows).savefig(args.out / "control" / "demand_sweep.png", dpi=130)
     show(rows, console)
     console.print(f"rows: {file}")
 

@@ -12,6 +12,9 @@ from sim.demand import CityIncident, DemandConfig, TripPlanner, city_incidents, 
 from sim.network import GridConfig, Network, build_grid
 from sim.session import Scenario
 
+GOLDEN_RATIO = 0.6180339887498949
+TEST_SEEDS = 1000  # first seed of the episodes that controllers are compared on
+
 
 class CityRoad(NamedTuple):
     """The network and the city that drives it."""
@@ -53,14 +56,21 @@ def city_road(dataset: TrafficDataset, grid: GridConfig, demand: DemandConfig, f
 
 
 def draw_scenarios(road: CityRoad, part: str, vehicles_per_hour: float, seeds: range, folder: Path) -> list[Scenario]:
-    """One episode per seed, beginning at a random waking hour of a part of the recording.
+    """One episode per seed, beginning at a waking hour of a part of the recording.
 
-    The hour depends on the seed alone, so the same seed at another level is the same hour with more vehicles.
+    The hour depends on the seed alone, so the same seed at another level is the same hour with more vehicles. Steps of
+    the golden ratio spread consecutive seeds evenly over the hours, so that a few episodes already stand for all.
     """
-    if not len(road.starts[part]):
+    starts = road.starts[part]
+    if not len(starts):
         raise DataError(f"The {part} part of the recording has no waking hour long enough for an episode.")
     scenarios = []
     for seed in seeds:
-        first_step = int(np.random.default_rng([seed, 1]).choice(road.starts[part]))
+        first_step = int(starts[int(seed * GOLDEN_RATIO % 1.0 * len(starts))])
         scenarios.append(road.planner.scenario(seed, road.flow, first_step, vehicles_per_hour, road.incidents, folder))
     return scenarios
+
+
+def episode_folder(folder: Path, vehicles_per_hour: float, method: str) -> Path:
+    """Where a method's episodes at one rate are kept, for the sweep and the evaluation alike."""
+    return folder / "episodes" / f"{vehicles_per_hour:g}" / method

@@ -35,7 +35,7 @@ def test_rows_of_every_controller_and_metric_and_nothing_runs_twice(run, console
     assert {"safety", "reward", "violating_steps", "travel_time", "longest_wait", "mean_queue", "teleports"} <= metrics
     safety = [row for row in rows if row["metric"] == "safety"]
     assert all(0 <= row["lower"] <= row["value"] <= row["upper"] <= 1 for row in safety)
-    saved = sorted((run / "control").glob("heavy/*/*.npz"))
+    saved = sorted((run / "control").glob("episodes/*/*/*.npz"))
     times = [path.stat().st_mtime_ns for path in saved]
     assert len(saved) == 2
     control_stage.control(options(), run, console)
