@@ -175,7 +175,7 @@ def _paired(rows: list[dict]) -> str:
 
 def _by_horizon(rows: list[dict]) -> str:
     """Coverage of ours at each horizon, mean over seeds, and of the worst cluster."""
-    ours = [row for row in rows if row["method"] == "pu_gat_plus"]
+    ours = [row for row in rows if row["method"] == "pu_gat_plus" and row["metric"].startswith("coverage_")]
     mean = lambda metric: np.mean([float(r["value"]) for r in ours if r["metric"] == metric])  # noqa: E731
     if not ours:
         return ""
