@@ -59,12 +59,13 @@ def mlp(layers: tuple[Layer, ...], x: Array, activation: str) -> Array:
 
 def power_norm(weight: Array, iterations: int) -> Array:
     """Estimate of the largest singular value of [in, out], never above it; its gradient is the outer product u v'."""
-    right = jax.random.normal(jax.random.key(_START_SEED), weight.shape[1:])
-    for _ in range(iterations):
-        left = _unit(weight @ right)
-        right = _unit(weight.T @ left)
-    left, right = jax.lax.stop_gradient((_unit(weight @ right), right))
-    return left @ weight @ right
+    frozen = jax.lax.stop_gradient(weight)
+
+    def iterate(_: int, right: Array) -> Array:
+        return _unit(frozen.T @ _unit(frozen @ right))
+
+    right = jax.lax.fori_loop(0, iterations, iterate, jax.random.normal(jax.random.key(_START_SEED), weight.shape[1:]))
+    return _unit(frozen @ right) @ weight @ right
 
 
 def normalised(layers: Any, coefficient: float, iterations: int) -> Any:
