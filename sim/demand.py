@@ -142,6 +142,7 @@ class TripPlanner:
     ) -> Scenario:
         """One episode's trips, written to `folder`, and its incidents. Args: flow: [L, I] of the whole recording."""
         cfg, rng = self.cfg, np.random.default_rng(seed)
+        _check(flow, first_step, vehicles_per_hour, len(self.network.ids), cfg)
         rates = trip_rates(flow, first_step, vehicles_per_hour, incidents, cfg)
         steps = (first_step - 1 + np.arange(len(rates))).clip(0)
         lines = draw_trips(rng, self.network, self.roads, rates, flow[steps], cfg)
@@ -241,6 +242,16 @@ def write_trips(path: Path, trips: list[tuple[float, str]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft.write_text("\n".join([*lines, "</routes>", ""]))
     draft.replace(path)
+
+
+def _check(flow: np.ndarray, first_step: int, vehicles_per_hour: float, num_signals: int, cfg: DemandConfig) -> None:
+    steps = -(-cfg.duration_s // cfg.bin_s)
+    if flow.ndim != 2 or flow.shape[1] != num_signals or not flow.mean() > 0 or flow.min() < 0:
+        raise RoadError(f"flow must be [steps, {num_signals}], not negative and not all zero, got shape {flow.shape}")
+    if not 0 <= first_step <= len(flow) - steps:
+        raise RoadError(f"an episode of {steps} steps from step {first_step} does not fit in {len(flow)} steps of flow")
+    if not 0 < vehicles_per_hour < np.inf:
+        raise RoadError(f"vehicles per hour must be a positive number, got {vehicles_per_hour}")
 
 
 def _shares(

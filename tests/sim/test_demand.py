@@ -16,6 +16,7 @@ from sim.demand import (
     trip_rates,
     waking_steps,
 )
+from sim.errors import RoadError
 from sim.network import Network
 from sim.routes import edges_of, find_paths, phase_counts, read_roads, read_trips
 from tests.small_road import SHORT, small_flow, small_network, small_scenario
@@ -102,6 +103,20 @@ def test_episodes_begin_in_waking_hours_and_end_inside_their_part():
     hour = steps % 96 // 4
     assert hour.min() == 6 and hour.max() == 21
     assert steps.min() >= 97 and steps.max() + 3 <= 288
+
+
+@pytest.mark.parametrize(
+    ("flow", "step", "rate", "said"),
+    [
+        (np.ones((20, 4)), 20, 100.0, "does not fit in 20 steps"),
+        (np.ones((20, 5)), 1, 100.0, "flow must be"),
+        (np.zeros((20, 4)), 1, 100.0, "not all zero"),
+        (np.ones((20, 4)), 1, 0.0, "positive number"),
+    ],
+)
+def test_demand_that_makes_no_sense_is_refused_in_one_sentence(grid, tmp_path, flow, step, rate, said):
+    with pytest.raises(RoadError, match=said):
+        make_scenario(0, grid, flow, step, rate, (), tmp_path)
 
 
 def test_routes_are_connected_and_drivers_differ(grid):
