@@ -31,9 +31,9 @@ class PPOConfig:
     epochs: int = 10
     minibatch: int = 256  # rows; a control step has one for each intersection
     learning_rate: float = 3e-4
-    largest_gradient: float = 0.5
+    critic_rate: float = 1e-3  # an advantage is only as good as the values it is measured against
+    largest_gradient: float = 0.5  # norm, of actor and critic each: large errors of values must not slow the policy
     entropy: float = 0.01
-    value: float = 0.5  # weight of the critic's loss
     multiplier_rate: float = 0.01  # per policy step and unit of cost above its limit
     largest_multiplier: float = 100.0
     cost_limit: float = 0.05  # mean normalised violation that is tolerated, for each constraint
@@ -143,7 +143,7 @@ def loss(
     cfg: PPOConfig,
     policy_cfg: PolicyConfig,
 ) -> tuple[Array, Losses]:
-    """Clipped surrogate of the Lagrangian, minus entropy, plus the critic's squared error."""
+    """Clipped surrogate of the Lagrangian, minus entropy, plus the critic's squared error; they share no weights."""
     log_ratio = log_ratios(params, samples, adjacency, policy_cfg)
     ratio = jnp.exp(log_ratio)
     advantage = combined_advantage(samples, multipliers)
@@ -159,7 +159,7 @@ def loss(
         clipped=_mean((jnp.abs(ratio - 1.0) > cfg.clip).astype(jnp.float32), samples.weight),
         divergence=_mean(ratio - 1.0 - log_ratio, samples.weight),
     )
-    return losses.policy + cfg.value * losses.value - cfg.entropy * losses.entropy, losses
+    return losses.policy + losses.value - cfg.entropy * losses.entropy, losses
 
 
 def log_ratios(params: PolicyParams, samples: Samples, adjacency: Array, policy_cfg: PolicyConfig) -> Array:
@@ -186,7 +186,11 @@ def update_multipliers(multipliers: Array, mean_cost: Array, cfg: PPOConfig) -> 
 
 
 def _optimiser(cfg: PPOConfig) -> optax.GradientTransformation:
-    return optax.chain(optax.clip_by_global_norm(cfg.largest_gradient), optax.adam(cfg.learning_rate, eps=1e-5))
+    def clipped_adam(rate: float) -> optax.GradientTransformation:
+        return optax.chain(optax.clip_by_global_norm(cfg.largest_gradient), optax.adam(rate, eps=1e-5))
+
+    parts = {"actor": clipped_adam(cfg.learning_rate), "critic": clipped_adam(cfg.critic_rate)}
+    return optax.multi_transform(parts, PolicyParams(actor="actor", critic="critic", log_std="actor"))
 
 
 def _mean(rows: Array, weight: Array) -> Array:

@@ -28,11 +28,6 @@ def stack(episodes: list[Episode]) -> Episode:
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *episodes)
 
 
-def concatenate(batches: list[Episode]) -> Episode:
-    """Stacked episodes of several iterations, one after another."""
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *batches)
-
-
 def write(folder: Path, iteration: int, episodes: Episode) -> Path:
     """Writes the stacked episodes of an iteration; a kill leaves the old file, the new one, or none."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -62,9 +62,3 @@ def test_episodes_of_different_lengths_are_not_mixed():
         replay.stack([episode(0), short])
     with pytest.raises(ValueError, match="no episode"):
         replay.stack([])
-
-
-def test_iterations_are_joined_in_their_order():
-    joined = replay.concatenate([replay.stack([episode(0)]), replay.stack([episode(1), episode(2)])])
-    assert joined.x.shape[0] == 3
-    np.testing.assert_array_equal(joined.certificate.source[2], episode(2).certificate.source)

@@ -1,0 +1,78 @@
+"""A learning run on disk: its state after every iteration (orbax), its log, and the episodes it has seen.
+
+Not in the paper. Whatever is on disk is whole: a kill loses at most the iteration that was running.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from stream_jax.rl import replay
+from stream_jax.rl.episodes import Episode
+
+Row = dict[str, Any]
+
+
+class AgentStore:
+    """One folder; without a folder nothing is kept."""
+
+    def __init__(self, folder: Path | str | None, fingerprint: str) -> None:
+        self.fingerprint = fingerprint
+        self.folder = None if folder is None else Path(folder).absolute()
+        options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
+        self.manager = None if folder is None else ocp.CheckpointManager(self.folder / "state", options=options)
+
+    def restore(self, first: Any) -> tuple[Any, list[Row]]:
+        """The newest state and its log, or `first` and an empty one; refuses what is damaged or another run's."""
+        if self.manager is None:
+            return first, []
+        self._claim()
+        step = self.manager.latest_step()
+        if step is None:
+            return first, []
+        sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), first)
+        items = ocp.args.Composite(state=ocp.args.StandardRestore(like), log=ocp.args.JsonRestore())
+        try:
+            found = self.manager.restore(step, args=items)
+        except Exception as error:  # orbax raises many kinds; to the caller they all mean one thing
+            raise ValueError(f"the checkpoint in {self.folder} cannot be read: remove it to start again") from error
+        return found["state"], found["log"]["rows"]
+
+    def save(self, step: int, state: Any, rows: list[Row]) -> None:
+        """Keeps the state after `step` iterations, whole or not at all."""
+        if self.manager is not None:
+            items = ocp.args.Composite(state=ocp.args.StandardSave(state), log=ocp.args.JsonSave({"rows": rows}))
+            self.manager.save(step, args=items)
+
+    def remembered(self, iteration: int) -> Episode:
+        """The stacked episodes of an iteration that is over."""
+        found = replay.read(self.folder / "replay", iteration)
+        if found is None:
+            raise ValueError(f"{self.folder} lacks the episodes of iteration {iteration}: remove it to start again")
+        return found
+
+    def kept(self, iteration: int, collect: Callable[[], list[Episode]]) -> Episode:
+        """The stacked episodes of an iteration: from disk if they are there, else collected and kept."""
+        found = None if self.folder is None else replay.read(self.folder / "replay", iteration)
+        if found is None:
+            found = replay.stack(collect())
+            if self.folder is not None:
+                replay.write(self.folder / "replay", iteration, found)
+        return found
+
+    def close(self) -> None:
+        """Waits for nothing, but frees the folder."""
+        if self.manager is not None:
+            self.manager.close()
+
+    def _claim(self) -> None:
+        """Marks an empty folder as this run's and refuses another run's."""
+        mark = self.folder / "fingerprint"
+        if not mark.exists():
+            mark.write_text(self.fingerprint)
+        if mark.read_text() != self.fingerprint:
+            raise ValueError(f"{self.folder} belongs to another run: settings, key or road differ")

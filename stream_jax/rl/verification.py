@@ -1,0 +1,105 @@
+"""What episodes say about the controller that drove them: performance, safety, and the certificate as it turned out.
+
+Section 4.3, "Iterative Verification". The paper verifies before policy and L exist; here both are frozen and the
+episodes are those of the controller in question. Safety is the share of episodes without any violating step.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from stream_jax.rl import certificate, lyapunov, objective, world_model
+from stream_jax.rl.agent import Agent, AgentConfig
+from stream_jax.rl.certificate import DriftTerms
+from stream_jax.rl.constraints import costs, is_safe_episode, violating_steps, violation
+from stream_jax.rl.episodes import Episode, transitions
+from stream_jax.rl.safety import POLICY
+from stream_jax.rl.state import physical
+from stream_jax.types import Transition
+
+COSTS = ("queue", "wait", "served")  # names of C1, C2 and C3
+
+
+class Performance(NamedTuple):
+    """Means over episodes, from what the road showed."""
+
+    reward: Array  # [] the reward's traffic part, per step and intersection
+    traffic: Array  # [] the measured traffic reward, per step
+    cost: Array  # [3] mean normalised violations
+    safe: Array  # [] share of episodes without a violating step
+    violating: Array  # [] violating steps per episode
+    certified: Array  # [] share of steps whose executed action satisfied the condition
+    intervened: Array  # [] share of steps at which the filter did not let the proposal pass
+
+
+def performance(episodes: Episode, cfg: AgentConfig) -> Performance:
+    """Args: episodes [E, ...]."""
+    after = episodes.x[:, 1:]
+    over_steps = lambda function: jax.vmap(jax.vmap(function))(after)  # noqa: E731
+    step_costs = over_steps(lambda x: costs(x, cfg.limits))  # [E, T, 3]
+    return Performance(
+        reward=over_steps(lambda x: objective.traffic(x, cfg.reward).mean()).mean(),
+        traffic=episodes.traffic.mean(),
+        cost=step_costs.mean((0, 1)),
+        safe=jax.vmap(is_safe_episode)(step_costs).mean(),
+        violating=jax.vmap(violating_steps)(step_costs).mean(),
+        certified=episodes.certificate.certified.mean(),
+        intervened=(episodes.certificate.source != POLICY).mean(),
+    )
+
+
+def drift_terms(agent: Agent, episodes: Episode, adjacency: Array, cfg: AgentConfig) -> DriftTerms:
+    """What the drift bound of an agent needs, leaves [E, T]; the actions are those that were executed."""
+    value = partial(lyapunov.value, agent.lyapunov, cfg=cfg.lyapunov)
+
+    def step(seen: Transition) -> DriftTerms:
+        x = physical(seen.state)
+        mu = world_model.mean_next(agent.world, seen.state, seen.action, adjacency, cfg.world)
+        after = value(physical(seen.next_state))
+        return DriftTerms(value(x), value(mu), after, agent.margin, violation(x, cfg.limits))
+
+    def one(episode: Episode) -> DriftTerms:
+        return jax.lax.map(step, transitions(episode, cfg.limits, cfg.state), batch_size=64)
+
+    return jax.lax.map(one, episodes)
+
+
+def margin(key: Array, agent: Agent, held_out: Episode, adjacency: Array, cfg: AgentConfig) -> Array:
+    """[] margin of the decrease condition from episodes [E, ...] that neither world model nor L has seen."""
+    terms = drift_terms(agent, held_out, adjacency, cfg)
+    residuals = terms.value_next - terms.value_mean  # [E, T]
+    if cfg.margin == "mean":
+        return certificate.mean_margin(key, residuals.ravel(), cfg.margin_block)
+    maxima = jax.vmap(lambda row: certificate.block_maxima(row, cfg.margin_block))(residuals)
+    return certificate.conformal_margin(maxima.ravel(), cfg.margin_alpha)
+
+
+def verify(agent: Agent, episodes: Episode, adjacency: Array, cfg: AgentConfig) -> dict[str, float | bool | str]:
+    """The certificate of a frozen agent on its own fresh episodes [E, ...], as a row for the log. Host only."""
+    terms = _drift_terms(agent, episodes, adjacency, cfg)
+    bounds = jax.vmap(partial(certificate.drift_bound, cfg=cfg.lyapunov))(terms)
+    result = certificate.verdict(bounds, episodes.certificate.certified, cfg.target, cfg.lyapunov)
+    within = terms.value_next - terms.value_mean <= terms.margin
+    return {
+        "verdict": "certified" if result.certified else result.failing,
+        "bound": result.bound,
+        "bound_upper": result.upper,
+        "violation": result.realised,
+        "identity_holds": bool(np.all(bounds.holds)),
+        "margin": float(agent.margin),
+        "margin_coverage": float(within.mean()),
+        "decrease_share": float(jax.vmap(partial(certificate.certified_share, cfg=cfg.lyapunov))(terms).mean()),
+    }
+
+
+_drift_terms = jax.jit(drift_terms, static_argnames="cfg")
+
+
+def summary(measured: Performance) -> dict[str, float]:
+    """As a row for the log."""
+    single = {name: float(value) for name, value in measured._asdict().items() if name != "cost"}
+    return single | {f"cost_{name}": float(c) for name, c in zip(COSTS, jnp.asarray(measured.cost), strict=True)}
