@@ -31,7 +31,7 @@ class VehicleSeen(NamedTuple):
 class _Vehicle:
     """What is remembered of a vehicle while it is planned or on the road."""
 
-    __slots__ = ("approach", "cell", "cells", "crosses", "is_new", "lane", "signal", "wait", "zone")
+    __slots__ = ("approach", "cell", "cells", "crosses", "is_new", "lane", "movement", "signal", "wait", "zone")
 
     def __init__(self, nowhere: "_Vehicle | None", is_new: bool) -> None:
         self.lane = None
@@ -42,7 +42,7 @@ class _Vehicle:
 
     def leave(self, nowhere: "_Vehicle") -> None:
         self.approach, self.signal, self.cell = nowhere.approach, nowhere.signal, nowhere.cell
-        self.cells, self.zone, self.crosses = (), np.inf, False
+        self.cells, self.movement, self.zone, self.crosses = (), (), np.inf, False
 
 
 class Totals(NamedTuple):
@@ -66,7 +66,7 @@ class Tracker:
         self._num_cells = self._num_signals * PHASES
         self._nowhere = self._outside()
         self._vehicles: dict[str, _Vehicle] = {}
-        self._zones = _lane_zones(network)
+        self._lane_cells = _lane_cells(network)
         self._default_cell = _default_cells(network)
         self._feeds = _feeds_matrix(network)
         self._window: deque = deque(maxlen=max(WINDOW_S // control_s, 1))
@@ -198,7 +198,9 @@ class Tracker:
             vehicle.leave(self._nowhere)
             if approach >= 0:
                 self._approach(vehicle, name, approach)
-        vehicle.zone, vehicle.cells = self._zones.get(lane, (np.inf, ()))
+        vehicle.zone = self._network.stop_distance.get(lane, np.inf) - ZONE_M
+        # Upstream of the stop-line lanes, where those are shorter than the detector, the route says the phase.
+        vehicle.cells = self._lane_cells.get(lane, vehicle.movement)
 
     def _approach(self, vehicle: _Vehicle, name: str, approach: int) -> None:
         """A vehicle comes to an intersection; one that ends its trip before the stop line is no arrival there."""
@@ -209,8 +211,9 @@ class Tracker:
         vehicle.cell, vehicle.crosses = self._default_cell[approach], after < len(route)
         if vehicle.crosses:
             self._arrived[signal] += 1
-            phase = self._network.phase_of.get((stop, route[after]))
-            vehicle.cell = vehicle.cell if phase is None else signal * PHASES + phase
+            phases = self._network.phases_of.get((stop, route[after]), ())
+            vehicle.movement = tuple(signal * PHASES + phase for phase in phases)
+            vehicle.cell = vehicle.movement[0] if phases else vehicle.cell
 
     def _detectors(self, queue: list, links: list, occupied: list, front: list) -> Detectors:
         shape = (self._num_signals, PHASES)
@@ -257,21 +260,21 @@ def no_detectors(num_signals: int) -> Detectors:
     return Detectors(zeros.astype(bool), zeros, zeros, zeros)
 
 
-def _lane_zones(network: Network) -> dict[str, tuple[float, tuple[int, ...]]]:
-    """Lane at a stop line -> where its detector begins, and the signal-phase cells that it reports to."""
-    cells: dict[str, list[int]] = {}
+def _lane_cells(network: Network) -> dict[str, tuple[int, ...]]:
+    """Lane at a stop line -> the cells (signal times phase) that its detector reports to."""
+    cells: dict[str, tuple[int, ...]] = {}
     for signal, phases in enumerate(network.phase_lanes):
         for phase, lanes in enumerate(phases):
             for lane in lanes:
-                cells.setdefault(lane, []).append(signal * PHASES + phase)
-    return {lane: (network.lane_length[lane] - ZONE_M, tuple(of_lane)) for lane, of_lane in cells.items()}
+                cells[lane] = (*cells.get(lane, ()), signal * PHASES + phase)
+    return cells
 
 
 def _default_cells(network: Network) -> list[int]:
-    """[A] the cell of vehicles whose movement is not known: the phase of the approach's outermost lane."""
-    zones = _lane_zones(network)
-    unread = len(network.ids) * PHASES
-    return [zones.get(f"{edge}_0", (0.0, (unread,)))[1][0] for edge in network.stop_edges]
+    """[A] the cell of vehicles whose movement is not known: the first of the approach's outermost lane that has one."""
+    cells = _lane_cells(network)
+    first = {lane.rpartition("_")[0]: cells[lane][0] for lane in sorted(cells, reverse=True)}
+    return [first.get(edge, len(network.ids) * PHASES) for edge in network.stop_edges]
 
 
 def _feeds_matrix(network: Network) -> np.ndarray:

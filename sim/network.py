@@ -67,8 +67,9 @@ class Network(NamedTuple):
     approach_signal: np.ndarray  # [A] int32
     approach_side: np.ndarray  # [A] int32 side that the approach comes from (0..3 N, E, S, W), -1 where unclear
     approach_of: dict[str, int]  # edge, also inside junctions -> approach
-    phase_of: dict[tuple[str, str], int]  # stop edge, next edge -> phase (the first that serves the movement)
-    lane_length: dict[str, float]  # lane at a stop line -> metres
+    phase_of: dict[tuple[str, str], int]  # stop edge, next edge -> phase, the first that serves the movement
+    phases_of: dict[tuple[str, str], tuple[int, ...]]  # all that serve it: several where a program of its own does
+    stop_distance: dict[str, float]  # lane on an approach -> metres from its beginning to the stop line
     lane_turns: dict[str, dict[str, tuple[str, ...]]]  # stop edge -> its lanes from the kerb -> edges each leads to
     feeds: tuple[tuple[tuple[int, ...], ...], ...]  # [I][8] approaches that the phase's vehicles drive into
 
@@ -111,10 +112,10 @@ def _assemble(
     stop_edges = tuple(edge for moves in movements for edge in sorted(moves.sides))
     approach_signal = np.array([i for i, moves in enumerate(movements) for _ in moves.sides], np.int32)
     approach_side = np.array([m.sides[edge] for m in movements for edge in sorted(m.sides)], np.int32)
-    approach_of = _approaches(net, stop_edges)
+    approach_of, beyond = _approaches(net, stop_edges)
     signal_at = {net.getEdge(e).getToNode().getID(): i for e, i in zip(stop_edges, approach_signal, strict=True)}
     entries, exits, entry_signal, exit_signal = _fringe(net, approach_signal, approach_of, signal_at, position)
-    phase_of, feeds = _phase_tables(movements, links, approach_of)
+    phases_of, feeds = _phase_tables(movements, links, approach_of)
     return Network(
         net_file=net_file,
         ids=tuple(ids),
@@ -133,8 +134,13 @@ def _assemble(
         approach_signal=approach_signal,
         approach_side=approach_side,
         approach_of=approach_of,
-        phase_of=phase_of,
-        lane_length={lane.getID(): lane.getLength() for e in stop_edges for lane in net.getEdge(e).getLanes()},
+        phase_of={turn: phases[0] for turn, phases in phases_of.items()},
+        phases_of=phases_of,
+        stop_distance={
+            lane.getID(): lane.getLength() + metres
+            for edge, metres in beyond.items()
+            for lane in net.getEdge(edge).getLanes()
+        },
         lane_turns=_lane_turns(links),
         feeds=feeds,
     )
@@ -159,19 +165,19 @@ def _fringe(
 
 def _phase_tables(
     movements: list[Movements], links: list[list[Link]], approach_of: dict[str, int]
-) -> tuple[dict[tuple[str, str], int], tuple]:
-    """The phase of each movement, and the approaches that each phase feeds."""
-    phase_of: dict[tuple[str, str], int] = {}
+) -> tuple[dict[tuple[str, str], tuple[int, ...]], tuple]:
+    """The phases of each movement, and the approaches that each phase feeds."""
+    phases_of: dict[tuple[str, str], tuple[int, ...]] = {}
     feeds = []
     for moves, signal in zip(movements, links, strict=True):
         fed: list[set[int]] = [set() for _ in moves.links]
         for phase, indices in enumerate(moves.links):
-            for link in signal:
-                if link.index in indices:
-                    phase_of.setdefault((link.edge, link.to_edge), phase)
-                    fed[phase] |= {approach_of[link.to_edge]} if link.to_edge in approach_of else set()
+            for link in (link for link in signal if link.index in indices):
+                served = phases_of.get((link.edge, link.to_edge), ())
+                phases_of[link.edge, link.to_edge] = served if phase in served else (*served, phase)
+                fed[phase] |= {approach_of[link.to_edge]} if link.to_edge in approach_of else set()
         feeds.append(tuple(tuple(sorted(approaches)) for approaches in fed))
-    return phase_of, tuple(feeds)
+    return phases_of, tuple(feeds)
 
 
 def _lane_turns(links: list[list[Link]]) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -224,23 +230,28 @@ def _bearing(edge: Edge) -> float:
 
 
 def _ways(connections: dict) -> list[Edge]:
-    """The neighbouring edges of a getIncoming or getOutgoing table, turnarounds and junction insides left out."""
+    """The neighbouring edges of a getIncoming or getOutgoing table, without turnarounds, junctions and footways."""
     return [
         edge
         for edge, ways in connections.items()
-        if edge.getFunction() != "internal" and any(way.getDirection() != "t" for way in ways)
+        if not edge.getFunction() and any(way.getDirection() != "t" for way in ways)
     ]
 
 
-def _approaches(net: Net, stop_edges: tuple[str, ...]) -> dict[str, int]:
-    """Edge -> approach: stop edges, edges upstream that lead nowhere else, and the junction lanes into any of them."""
+def _approaches(net: Net, stop_edges: tuple[str, ...]) -> tuple[dict[str, int], dict[str, float]]:
+    """Edge -> approach, and edge -> metres that lie between its end and the stop line.
+
+    An approach is its stop edge, the edges upstream that lead nowhere else, and the junction lanes into any of them.
+    """
     approach_of = {edge: index for index, edge in enumerate(stop_edges)}
+    beyond = dict.fromkeys(stop_edges, 0.0)
     front = list(stop_edges)
     while front:
         edge = net.getEdge(front.pop())
         for before in _ways(edge.getIncoming()):
             if before.getID() not in approach_of and _ways(before.getOutgoing()) == [edge]:
                 approach_of[before.getID()] = approach_of[edge.getID()]
+                beyond[before.getID()] = beyond[edge.getID()] + edge.getLength()
                 front.append(before.getID())
     for edge in net.getEdges(withInternal=True):
         for target, connections in edge.getOutgoing().items():
@@ -248,7 +259,8 @@ def _approaches(net: Net, stop_edges: tuple[str, ...]) -> dict[str, int]:
                 inside = connection.getViaLaneID().rsplit("_", 1)[0]
                 if inside and target.getID() in approach_of:
                     approach_of[inside] = approach_of[target.getID()]
-    return approach_of
+                    beyond[inside] = beyond[target.getID()] + target.getLength()
+    return approach_of, beyond
 
 
 def _neighbours(

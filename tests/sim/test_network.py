@@ -77,6 +77,13 @@ def test_a_vehicle_belongs_to_the_intersection_ahead_from_the_junction_behind_on
     assert "A0left0" not in ahead
 
 
+def test_distances_to_the_stop_line_go_on_upstream_of_the_turn_lanes(grid):
+    # The link from A0 to B0 ends 12 m before the centre of B0, its turn lanes begin 80 m before the centre, and each
+    # junction of the two parts is 8 m long: 64 m of stop-line lanes; upstream 204 m more, insides not counted.
+    assert grid.stop_distance["A0B0.220.00_2"] == pytest.approx(64.0, abs=0.1)
+    assert grid.stop_distance["A0B0_0"] == pytest.approx(64.0 + 204.0, abs=0.1)
+
+
 def test_phases_feed_the_links_that_they_lead_into(grid):
     name = {a: edge for edge, a in grid.approach_of.items() if edge in grid.stop_edges}
     fed = [{name[a] for a in approaches} for approaches in grid.feeds[0]]

@@ -134,6 +134,23 @@ def test_a_vehicle_moved_by_force_is_counted_as_such_and_not_as_served(grid, tmp
     assert steps[1].wait[A0] in (60, 61)
 
 
+def test_a_detector_reaches_upstream_of_a_stop_edge_that_is_shorter_than_it(tmp_path):
+    # Turn lanes of 17 m leave 1 m of stop edge between two junctions: a car halts before it, in the junction upstream.
+    command = [find_binary("netgenerate"), "--grid", "--grid.number", "2", "--grid.attach-length", "300", "-L", "2"]
+    command += ["--grid.length", "300", "--turn-lanes", "1", "--turn-lanes.length", "17", "-j", "traffic_light"]
+    command += ["--no-turnarounds", "true", "-o", str(tmp_path / "short.net.xml")]
+    subprocess.run(command, check=True, capture_output=True)
+    network = read_network(tmp_path / "short.net.xml")
+    edges = ["bottom0A0", "bottom0A0.283.00", "A0A1", "A0A1.283.00", "A1top0"]
+    assert network.is_nema.all() and network.stop_distance[f"{edges[1]}_0"] < 1.5
+    path = routes(tmp_path / "one.rou.xml", cars(1).replace(NORTHWARD, " ".join(edges)))
+    with Session(network, Northbound(first_green=10_000)) as session:
+        session.reset(scenario(path))
+        session.step(np.zeros((4, 9)))
+    assert session.driver.detectors.occupied[A0].tolist() == [False] * 7 + [True]
+    assert session.driver.detectors.front_wait[A0, NORTHBOUND] > 30
+
+
 def test_the_queue_ahead_is_downstream_of_the_phase_that_feeds_it(grid, tmp_path):
     class OnlyFirst(Northbound):
         def update(self, detectors, plan):
