@@ -31,6 +31,7 @@ from stream_jax.types import Forecast, ForecastData, TrafficSeries
 CONTAMINATION = 0.02  # of the calibration part, in the scenario that has it
 AFTERMATH = 8  # steps after a logged incident in which it and its neighbours count as neither normal nor anomalous
 FORECAST_BATCH = 64
+FIT_DAYS = 7  # of the train part, the last, from which the flow learns; more days cost time and gain nothing
 
 
 class Scored(NamedTuple):
@@ -90,9 +91,10 @@ def train_flow(
     anchor = anchor._replace(sigma=anchor.sigma * factor_of(anchor, in_train))
     trained = Trained(params, config, anchor, factor_of(forecast, in_val), None, data)
     rows, time, _ = flow_data(dataset, fold, trained, data.series, forecast)
-    (first, _), (_, last) = dataset.part("train", fold), dataset.part("val", fold)
-    fitting = (time >= max(first, warm_up(dataset, fold))) & (time < last)
-    share = (time[fitting] >= dataset.part("val", fold)[0]).mean()
+    middle, last = dataset.part("val", fold)
+    first = max(warm_up(dataset, fold), middle - FIT_DAYS * 86_400 // dataset.manifest["bin_s"])
+    fitting = (time >= first) & (time < last)
+    share = (time[fitting] >= middle).mean()
     flow_cfg = dataclasses.replace(cfg.flow, held_out=float(share))
     key = jax.random.key(cfg.first_seed + seed)
     return trained._replace(flow=crfn_by.fit(key, take(rows, fitting), flow_cfg, cfg.flow_training, progress))

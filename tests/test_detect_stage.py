@@ -2,10 +2,13 @@
 
 import math
 
+import jax
+import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments import decisions, detect_stage, detection, forecast_stage, options, results
+from data import loader
+from experiments import configs, decisions, detect_stage, detection, forecast_stage, options, results
 from tests.small_city import write_small_city
 
 QUIET = Console(quiet=True)
@@ -43,6 +46,41 @@ def test_null_uniformity_is_reported_with_its_test(run):
     rows = [row for row in results.read_rows(run[2]) if row["metric"] == "null_rate"]
     assert {row["level"] for row in rows} == {0.001, 0.01, 0.05, 0.1}
     assert all(0.0 <= row["binomial_p"] <= 1.0 and math.isfinite(row["upper"]) for row in rows)
+
+
+def test_null_p_values_are_tested_by_blocks_and_outages_counted(run):
+    found = {row["metric"]: row["value"] for row in results.read_rows(run[2]) if row["scenario"] == "clean"}
+    assert 0.0 < found["null_block_excess_p"] <= 1.0 and 0.0 < found["null_block_uniform_p"] <= 1.0
+    assert found["outage_steps"] >= 0 and found["calibration_outage_steps"] >= 0
+
+
+def test_the_train_part_speaks_through_the_anchor_and_later_parts_through_the_network(run):
+    out, args, _ = run
+    dataset, cfg = loader.load(out / "data"), configs.experiment_config(args)
+    upstream = detection.load_upstream(out / "forecast", dataset, dataset.num_folds - 1)
+    seen = []
+
+    def keep_rows(_, data, *__):
+        seen.append(np.asarray(data.z))
+        return None
+
+    fold = dataset.num_folds - 1
+    louder = upstream._replace(params=jax.tree.map(lambda leaf: 1.5 * leaf, upstream.params))
+    louder = louder._replace(params=louder.params._replace(scaler=upstream.params.scaler))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(detection.crfn_by, "fit", keep_rows)
+        for one in (upstream, louder):
+            detection.train_flow(dataset, fold, one, 0, cfg, False)
+    start = detection.warm_up(dataset, fold)
+    num_train = dataset.part("train", fold)[1] - start
+    np.testing.assert_allclose(seen[0][: num_train - 4], seen[1][: num_train - 4], rtol=1e-4, atol=1e-5)
+    assert not np.allclose(seen[0][num_train + 4 :], seen[1][num_train + 4 :])
+
+
+def test_ranks_among_themselves_are_the_shares_at_least_as_large():
+    # Each 3 has itself, the other 3 and the 5 at least as large: 3 of 4.
+    found = decisions.own_ranks(np.array([[3.0, 1.0], [5.0, np.nan], [3.0, np.nan]]))
+    np.testing.assert_array_equal(found, [[0.75, 1.0], [0.25, np.nan], [0.75, np.nan]])
 
 
 def test_figures_are_drawn(run):

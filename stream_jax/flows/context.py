@@ -23,13 +23,13 @@ UNIT_LIMITS = (1e-3, 10.0)
 
 @dataclasses.dataclass(frozen=True)
 class ContextConfig:
-    """Sizes of the encoder; the paper gives none."""
+    """Sizes of the encoder; the paper gives none, and a week of residuals supports no more."""
 
-    features: int = 64  # of the context: half from the neighbours, half from the cell's own past
-    lags: int = 8  # steps of the past that are seen
-    heads: int = 4
+    features: int = 32  # of the context: half from the neighbours, half from the cell's own past
+    lags: int = 4  # steps of the past that are seen
+    heads: int = 2
     layers: int = 1  # of the causal transformer
-    embedding: int = 8  # numbers learned per cell
+    embedding: int = 2  # numbers learned per cell
     clip: float = 3.0  # residuals enter a context within +-clip
     contemporaneous: bool = False  # also neighbours' residuals of the same step, as in the paper: contaminates them
 

@@ -32,8 +32,8 @@ SMALLEST_SD = 1e-6
 class FlowConfig:
     """Flow, score, p-value and multiplicity; paper values where the paper gives one."""
 
-    num_layers: int = 6  # coupling layers
-    hidden: int = 64  # conditioner width; not given in the paper
+    num_layers: int = 6  # coupling layers where there are several targets; one target has a spline
+    hidden: int = 32  # conditioner width; not given in the paper
     context: ContextConfig = ContextConfig()
     # The paper scores by "nll", which adds the context's log-volume to the energy: pooled over contexts it finds wide
     # contexts anomalous and narrow ones normal. The length of the base vector has one law in every context.
@@ -77,7 +77,7 @@ class Calibration(NamedTuple):
 DEFAULT = FlowConfig()
 # A batch is four steps of all cells: a week's recording leaves a few dozen steps to learn from, and 16 would be too few
 # updates. The paper gives no setting.
-DEFAULT_TRAINING = TrainConfig(learning_rate=1e-3, batch=4, epochs=50, patience=8)
+DEFAULT_TRAINING = TrainConfig(learning_rate=2e-3, batch=4, epochs=20, patience=4)
 
 
 def fit(
@@ -105,7 +105,7 @@ def fit_with_history(
     num_train = _num_train(data, cfg)
     steps = jnp.arange(data.z.shape[0])
     examples = Examples(steps[:num_train], steps[num_train:], data)
-    init_fn = partial(init_network, step=step_at(data, 0, cfg.context.lags), cfg=cfg)
+    init_fn = lambda key: init_params(key, data, cfg).network  # noqa: E731
     result = train(
         jnp.atleast_1d(key),
         init_fn,
@@ -121,6 +121,12 @@ def fit_with_history(
     return (params if key.ndim else jax.tree.map(lambda leaf: leaf[0], params)), result
 
 
+def init_params(key: Array, data: FlowData, cfg: FlowConfig = DEFAULT) -> FlowParams:
+    """A flow before training: the identity, for data of this shape."""
+    network = _Network(cfg).init(key, step_at(data, 0, cfg.context.lags))
+    return FlowParams(network, jnp.zeros(()), jnp.ones(()))
+
+
 def scores(params: FlowParams, data: FlowData, cfg: FlowConfig) -> Array:
     """Anomaly score of every cell and step, [T, N]; NaN where not observed."""
     _check_shapes(data)
@@ -130,8 +136,7 @@ def scores(params: FlowParams, data: FlowData, cfg: FlowConfig) -> Array:
 def log_density(params: FlowParams, data: FlowData, cfg: FlowConfig) -> Array:
     """log p(z | context) of every cell and step in nats, [T, N]; NaN where not observed."""
     _check_shapes(data)
-    through_flow = partial(_base, params.network, cfg=cfg)
-    base, log_det = _over_steps(through_flow, data, jnp.arange(data.z.shape[0]), cfg)
+    base, log_det = _over_steps(partial(_Network(cfg).apply, params.network), data, jnp.arange(data.z.shape[0]), cfg)
     return jnp.where(data.observed, standard_normal_log_density(base) + log_det, jnp.nan)
 
 
@@ -169,7 +174,7 @@ def detect(params: FlowParams, calibration: Calibration, data: FlowData | FlowSt
     """Scores, p-values and rejections of one step, [N] each, or of every step of a recording on its own, [T, N]."""
     chex.assert_rank(calibration.scores, 1)
     if isinstance(data, FlowStep):
-        return decide(_step_scores(params.network, data, cfg), data.observed, calibration, cfg)
+        return decide(step_scores(params.network, data, cfg), data.observed, calibration, cfg)
     choose = jax.vmap(partial(decide, calibration=calibration, cfg=cfg))
     return choose(scores(params, data, cfg), data.observed)
 
@@ -199,15 +204,6 @@ class _Network(nn.Module):
         return flow(step.z, context)
 
 
-def init_network(key: Array, step: FlowStep, cfg: FlowConfig) -> Any:
-    """A random context before a flow that is the identity; the step only gives shapes."""
-    return _Network(cfg).init(key, step)
-
-
-def _base(network: Any, step: FlowStep, cfg: FlowConfig) -> tuple[Array, Array]:
-    return _Network(cfg).apply(network, step)
-
-
 def _loss(key: Array, network: Any, rows: Array, weight: Array, data: FlowData, cfg: FlowConfig) -> Array:
     """Negative log-likelihood per observed cell of the weighted steps."""
     total, count = _likelihood_sums(key, network, rows, data, cfg)
@@ -224,8 +220,8 @@ def _likelihood_sums(key: Array, network: Any, rows: Array, data: FlowData, cfg:
 
     def base_of(row: Array) -> tuple[Array, Array]:
         step = step_at(data, row, cfg.context.lags)
-        shift = cfg.jitter * (jax.random.uniform(jax.random.fold_in(key, row), (step.z.shape[0], 1)) - 0.5)
-        return _base(network, step._replace(z=step.z + shift * step.unit), cfg)  # all leads are about one count
+        shift = cfg.jitter * (jax.random.uniform(jax.random.fold_in(key, row), step.z.shape) - 0.5)
+        return _Network(cfg).apply(network, step._replace(z=step.z + shift * step.unit))
 
     base, log_det = jax.vmap(base_of)(rows)
     nll = -standard_normal_log_density(base) - log_det  # [B, N]
@@ -242,12 +238,12 @@ def _over_steps(function: Any, data: FlowData, rows: Array, cfg: FlowConfig) -> 
 
 
 def _scores_at(network: Any, data: FlowData, rows: Array, cfg: FlowConfig) -> Array:
-    return _over_steps(lambda step: _step_scores(network, step, cfg), data, rows, cfg)
+    return _over_steps(lambda step: step_scores(network, step, cfg), data, rows, cfg)
 
 
-def _step_scores(network: Any, step: FlowStep, cfg: FlowConfig) -> Array:
-    """[N], NaN where not observed."""
-    base, log_det = _base(network, step, cfg)
+def step_scores(network: Any, step: FlowStep, cfg: FlowConfig) -> Array:
+    """Scores of one step, [N]; NaN where not observed."""
+    base, log_det = _Network(cfg).apply(network, step)
     if cfg.score == "nll":
         score = -standard_normal_log_density(base) - log_det
     else:

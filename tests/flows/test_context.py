@@ -75,6 +75,14 @@ def test_residuals_enter_a_context_clipped(contemporaneous):
     assert float(jnp.abs(context(at_limit) - context(data)).max()) > 1e-3
 
 
+def test_the_forecasts_own_spread_reaches_the_context_of_its_cell_alone():
+    context, data = encoder(CFG), recording()
+    quiet = data._replace(unit=data.unit.at[ROW, 1].set(4.0))
+    moved = jnp.abs(context(quiet) - context(data)).max(axis=1)
+    np.testing.assert_array_equal(moved > 0.0, np.arange(NODES) == 1)
+    assert np.isfinite(context(data._replace(unit=jnp.zeros_like(data.unit)))).all()
+
+
 def test_values_that_were_not_observed_do_not_matter():
     context, data = encoder(CFG), recording()
     hidden = data._replace(observed=data.observed.at[ROW - 1, 2].set(False))

@@ -196,6 +196,26 @@ def test_too_few_calibration_scores_warn_with_the_number_needed(fitted):
         crfn_by.calibrate(fitted, city(2, 1500), CFG, screen=jnp.arange(1500)[:, None] < 48)  # 288 scores
 
 
+def nearly_empty_city(num_steps=400):
+    """Counts of mean 0.05 in cells whose forecasts say so: one vehicle is three residual units."""
+    counts = jax.random.poisson(jax.random.key(15), 0.05, (num_steps, NODES, 1)).astype(jnp.float32)
+    data = city(1, num_steps)
+    return data._replace(z=3.0 * (counts - 0.05), unit=jnp.full_like(counts, 3.0)), counts
+
+
+def test_one_vehicle_in_an_empty_cell_is_rare_but_no_wonder_when_counts_are_spread_out():
+    # P(y >= 1) = 1 - e^-0.05 = 0.049, so a calibrated radius of one vehicle is near the normal law's 1.97. A flow that
+    # sees bare whole numbers shrinks onto the zeros, and its radius keeps growing with training.
+    data, counts = nearly_empty_city()
+    radius = {}
+    for jitter in (0.0, 1.0):
+        cfg = dataclasses.replace(CFG, jitter=jitter)
+        params = crfn_by.fit(jax.random.key(0), data, cfg, dataclasses.replace(TRAINING, epochs=15))
+        found = jax.jit(crfn_by.scores, static_argnums=2)(params, data, cfg)
+        radius[jitter] = float(jnp.median(found[counts[..., 0] == 1.0]))
+    assert 1.2 < radius[1.0] < 3.5 and radius[0.0] > 2.0 * radius[1.0]
+
+
 def test_two_sided_radius_by_hand():
     # Two dimensions: 1 - F = exp(-r^2 / 2). r = 2: -log(2 e^-2) = 1.3069; r^2 = 200: 100 - log 2, where F rounds to 1;
     # r = 0.1: F = 0.0049875, -log(0.009975) = 4.6077; the median r^2 = 2 log 2 scores 0.
