@@ -1,21 +1,30 @@
-"""The trained forecaster to disk and back (orbax), with its config, its conformal state and the data it belongs to."""
+"""Trained parts to disk and back as one folder: arrays (orbax), and their config, data hash and versions as JSON.
+
+Not in the paper. Nothing is unpickled: types come from the code's own annotations, and what is on disk either fits them
+or is refused in one sentence. A folder is replaced whole or not at all.
+"""
 
 import dataclasses
+import hashlib
+import importlib.metadata
 import json
+import shutil
+import types
+import typing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from stream_jax.gnn.attention import AttentionConfig
-from stream_jax.gnn.inputs import Scaler
-from stream_jax.gnn.profile import ProfileConfig
 from stream_jax.gnn.pu_gat_plus import ForecasterConfig, ForecasterParams
-from stream_jax.types import ConformalState, Forecast, Interval
+from stream_jax.pipeline import SystemConfig, SystemParams
+from stream_jax.types import ConformalState
 
-FORMAT = 1
+FORMAT = 2
+PACKAGES = ("jax", "flax", "stream_jax")  # whose versions are recorded
+ARRAYS, META = "arrays", "checkpoint.json"
 
 
 class ForecasterCheckpoint(NamedTuple):
@@ -27,66 +36,176 @@ class ForecasterCheckpoint(NamedTuple):
     data_hash: str
 
 
+class System(NamedTuple):
+    """Everything that a pipeline needs besides the recording that it starts from."""
+
+    params: SystemParams
+    conformal: ConformalState
+    config: SystemConfig
+    data_hash: str  # of the dataset's manifest
+
+
+def save(folder: Path, system: System) -> None:
+    """Writes a trained system; an older one in the same folder is replaced."""
+    _write(folder, "system", system)
+
+
+def load(folder: Path, data_hash: str | None = None, config: SystemConfig | None = None) -> System:
+    """Reads a trained system; refuses a damaged one, and one of other data or another config than those given."""
+    return _read(folder, "system", System, data_hash, config)
+
+
 def save_forecaster(folder: Path, checkpoint: ForecasterCheckpoint) -> None:
     """Writes the checkpoint; an older one in the same folder is replaced."""
-    conformal = _plain(checkpoint.conformal)
-    empty = [name for name, value in conformal.items() if isinstance(value, np.ndarray) and value.size == 0]
-    meta = {
-        "format": FORMAT,
-        "config": dataclasses.asdict(checkpoint.config),
-        "data_hash": checkpoint.data_hash,
-        "empty": {name: conformal.pop(name).shape for name in empty},  # orbax saves no array without entries
-    }
-    arrays = {"params": _plain(checkpoint.params), "conformal": conformal}
-    with ocp.StandardCheckpointer() as writer:
-        writer.save(folder.absolute() / "arrays", arrays, force=True)
-    (folder / "checkpoint.json").write_text(json.dumps(meta, indent=1, sort_keys=True))
+    _write(folder, "forecaster", checkpoint)
 
 
 def load_forecaster(folder: Path, data_hash: str | None = None) -> ForecasterCheckpoint:
     """Reads a checkpoint; refuses a damaged one, and one that was trained on other data than `data_hash`."""
+    return _read(folder, "forecaster", ForecasterCheckpoint, data_hash, None)
+
+
+def config_from_plain(kind: Any, value: Any) -> Any:
+    """A config of type `kind` from what JSON kept of it, by its annotations; raises ValueError if it does not fit."""
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        if not isinstance(value, dict) or set(value) != set(hints):
+            raise ValueError(f"its {kind.__name__} has other fields than this version's")
+        return kind(**{name: config_from_plain(hint, value[name]) for name, hint in hints.items()})
+    if origin is tuple:
+        hints = [parts[0]] * len(value) if parts[-1] is Ellipsis else parts
+        return tuple(config_from_plain(hint, one) for hint, one in zip(hints, value, strict=True))
+    if origin in (typing.Union, types.UnionType):
+        parts = [part for part in parts if _is_a(part, value)]
+        if parts:
+            return config_from_plain(parts[0], value)
+    elif (origin is Literal and value in parts) or _is_a(kind, value):
+        return float(value) if kind is float else value
+    raise ValueError(f"{value!r} is no {kind}")
+
+
+def _is_a(kind: Any, value: Any) -> bool:
+    """Whether JSON's value can stand for a simple type."""
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if typing.get_origin(kind) is tuple:
+        return isinstance(value, list)
+    return type(value) is kind
+
+
+def _write(folder: Path, kind: str, checkpoint: System | ForecasterCheckpoint) -> None:
+    arrays = _plain({"params": checkpoint.params, "conformal": checkpoint.conformal})
+    leaves = _leaves(arrays)
+    meta = {
+        "format": FORMAT,
+        "kind": kind,
+        "config": dataclasses.asdict(checkpoint.config),
+        "data_hash": checkpoint.data_hash,
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "digest": _digest(leaves),
+        # orbax saves no array without entries
+        "empty": {path: [leaf.shape, str(leaf.dtype)] for path, leaf in leaves.items() if leaf.size == 0},
+    }
+    draft = folder.absolute().with_name(f".{folder.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    with ocp.StandardCheckpointer() as writer:
+        writer.save(draft / ARRAYS, {path: leaf for path, leaf in leaves.items() if leaf.size})
+    (draft / META).write_text(json.dumps(meta, indent=1, sort_keys=True))
+    shutil.rmtree(folder, ignore_errors=True)
+    draft.rename(folder.absolute())
+
+
+def _read(folder: Path, kind: str, made: type, data_hash: str | None, config: Any) -> Any:
+    stage = "forecast" if kind == "forecaster" else "control"
+    if not (folder / META).exists():
+        raise ValueError(f"There is no {kind} checkpoint in {folder}; run the {stage} stage first.")
+    hints = typing.get_type_hints(made)
     try:
-        meta = json.loads((folder / "checkpoint.json").read_text())
-        with ocp.StandardCheckpointer() as reader:
-            arrays = reader.restore(folder.absolute() / "arrays")
-        if meta["format"] != FORMAT:
-            raise ValueError(f"format {meta['format']}")
-        config = _config(meta["config"])
-    except FileNotFoundError:
-        raise ValueError(f"There is no forecaster checkpoint in {folder}; run the forecast stage first.") from None
-    except (KeyError, TypeError, ValueError) as error:
+        meta = json.loads((folder / META).read_text())
+        if (meta["format"], meta["kind"]) != (FORMAT, kind):
+            raise ValueError(f"it is a {meta['kind']} of format {meta['format']}, not a {kind} of format {FORMAT}")
+        found = config_from_plain(hints["config"], meta["config"])
+        arrays = _restore(folder, meta)
+        params, conformal = (_typed(hints[name], arrays[name]) for name in ("params", "conformal"))
+    except Exception as error:  # orbax and JSON raise many kinds; to the caller they all mean one thing
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise ValueError(
-            f"The checkpoint in {folder} cannot be read ({error}); run the forecast stage again."
+            f"The checkpoint in {folder} cannot be read ({reason}); run the {stage} stage again."
         ) from None
     if data_hash is not None and meta["data_hash"] != data_hash:
         raise ValueError(
             f"The checkpoint in {folder} was trained on data {meta['data_hash'][:12]}, not on {data_hash[:12]}; "
-            "run the forecast stage on this dataset."
+            f"run the {stage} stage on this dataset."
         )
-    found = arrays["params"]
-    params = ForecasterParams(found["network"], Scaler(**found["scaler"]))
-    state = arrays["conformal"] | {name: np.zeros(shape, np.float32) for name, shape in meta["empty"].items()}
-    state["pending_forecast"] = Forecast(**state["pending_forecast"])
-    state["pending_interval"] = Interval(**state["pending_interval"])
-    return ForecasterCheckpoint(params, ConformalState(**state), config, meta["data_hash"])
+    if config is not None and found != config:
+        raise ValueError(
+            f"The checkpoint in {folder} was trained with another config ({_difference(found, config)}); "
+            f"run the {stage} stage with this one."
+        )
+    return made(params, conformal, found, meta["data_hash"])
+
+
+def _restore(folder: Path, meta: dict) -> dict:
+    """The nested arrays, after their digest was checked."""
+    with ocp.StandardCheckpointer() as reader:
+        leaves = reader.restore(folder.absolute() / ARRAYS)
+    leaves |= {path: np.zeros(shape, dtype) for path, (shape, dtype) in meta["empty"].items()}
+    if _digest({path: np.asarray(leaf) for path, leaf in leaves.items()}) != meta["digest"]:
+        raise ValueError("its arrays are not those that were written")
+    nested: dict = {}
+    for path, leaf in leaves.items():
+        *parents, name = path.split("|")
+        place = nested
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[name] = leaf
+    return nested
 
 
 def _plain(tree: Any) -> Any:
-    """Named tuples as dicts, which orbax restores without being told their types."""
-    if hasattr(tree, "_asdict"):
-        return {name: _plain(value) for name, value in tree._asdict().items()}
+    """Tuples, named or not, as dicts, which say what is what without the code that made them."""
+    if isinstance(tree, tuple):
+        names = tree._fields if hasattr(tree, "_fields") else map(str, range(len(tree)))
+        return {name: _plain(value) for name, value in zip(names, tree, strict=True)}
     if isinstance(tree, dict):
         return {name: _plain(value) for name, value in tree.items()}
-    return jax.tree.map(np.asarray, tree)
+    return np.asarray(tree)
 
 
-def _config(fields: dict) -> ForecasterConfig:
-    nested = {"attention": AttentionConfig, "profile": ProfileConfig}
-    values = {name: nested[name](**_tuples(value)) if name in nested else value for name, value in fields.items()}
-    return ForecasterConfig(**_tuples(values))
+def _leaves(nested: dict) -> dict[str, np.ndarray]:
+    """By path, with names joined by |."""
+    pairs, _ = jax.tree_util.tree_flatten_with_path(nested)
+    return {"|".join(part.key for part in path): leaf for path, leaf in pairs}
 
 
-def _tuples(fields: dict) -> dict:
-    """JSON knows lists only; a config must be hashable."""
-    to_tuple = lambda value: tuple(map(to_tuple, value)) if isinstance(value, list) else value  # noqa: E731
-    return {name: to_tuple(value) for name, value in fields.items()}
+def _typed(hint: Any, found: Any) -> Any:
+    """The tuples that annotations promise, around what was found."""
+    if typing.get_origin(hint) is tuple:
+        return tuple(_typed(typing.get_args(hint)[0], found[str(place)]) for place in range(len(found)))
+    if not hasattr(hint, "_fields"):
+        return found
+    hints = typing.get_type_hints(hint)
+    if set(found) != set(hints):
+        raise ValueError(f"its {hint.__name__} has other fields than this version's")
+    return hint(**{name: _typed(part, found[name]) for name, part in hints.items()})
+
+
+def _digest(leaves: dict[str, np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(leaves):
+        leaf = np.ascontiguousarray(leaves[path])
+        digest.update(f"{path} {leaf.dtype} {leaf.shape}".encode() + leaf.tobytes())
+    return digest.hexdigest()
+
+
+def _difference(found: Any, wanted: Any, path: str = "") -> str:
+    """The first field in which two configs differ, in words."""
+    for field in dataclasses.fields(found):
+        ours, theirs = getattr(found, field.name), getattr(wanted, field.name)
+        if ours != theirs:
+            if dataclasses.is_dataclass(ours):
+                return _difference(ours, theirs, f"{path}{field.name}.")
+            return f"{path}{field.name} is {ours!r}, not {theirs!r}"
+    return "another type"

@@ -9,47 +9,16 @@ import pytest
 
 from stream_jax.gnn import streaming
 from stream_jax.gnn.attention import neighbour_table
-from stream_jax.gnn.inputs import fit_scaler, prepare
 from stream_jax.gnn.network import ForecasterConfig
 from stream_jax.gnn.profile import ProfileConfig
-from stream_jax.gnn.pu_gat_plus import ForecasterParams, init_params, predict
-from stream_jax.types import ForecastData, RoadGraph, TrafficSeries
-
-# A week has 35 steps, so the recording holds two and a half of them: week lags of first and second order are in play.
-CELLS, LENGTH, DAY = 5, 90, 5
-PROFILE = ProfileConfig(DAY, smoothing=2, days=((0.3, 2.0), (0.9, 20.0)), cell_memories=(0.8, 0.95))
-CFG = ForecasterConfig(
-    layers=1, hidden=8, heads=2, history=4, horizon=3, trend_lags=3, embedding=2, calendar=True, profile=PROFILE
-)
-
-
-def city(hole: float = 0.0) -> ForecastData:
-    """Counts around a daily wave; a tenth of the entries and three whole steps are missing and hold `hole`."""
-    wave = 20.0 + 10.0 * jnp.sin(2 * jnp.pi * jnp.arange(LENGTH) / DAY)
-    values = jax.random.poisson(jax.random.key(0), wave[:, None, None], (LENGTH, CELLS, 2)).astype(jnp.float32)
-    observed = jax.random.bernoulli(jax.random.key(1), 0.9, values.shape).at[52:55].set(False)
-    slot = (jnp.arange(LENGTH, dtype=jnp.int32) + 3) % (7 * DAY)
-    angle = 2 * jnp.pi * slot[:, None] / jnp.array([DAY, 7 * DAY])
-    clock = jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], 1)[:, jnp.array([0, 2, 1, 3])]
-    pairs = sorted(((j % CELLS, i) for i in range(CELLS) for j in (i - 1, i, i + 1)), key=lambda edge: edge[1])
-    senders, receivers = jnp.array(pairs, jnp.int32).T
-    graph = RoadGraph(senders, receivers, jnp.zeros((len(pairs), 3)), jnp.zeros((CELLS, 2)))
-    series = TrafficSeries(jnp.where(observed, values, hole), observed, clock, slot)
-    return ForecastData(series, graph, jnp.arange(3, 60, dtype=jnp.int32), jnp.arange(63, 80, dtype=jnp.int32))
+from stream_jax.gnn.pu_gat_plus import predict
+from stream_jax.types import ForecastData
+from tests.live_city import CFG, DAY, LENGTH, city, random_forecaster
 
 
 @pytest.fixture(scope="module")
-def params() -> ForecasterParams:
-    """Random weights in every place, so that nothing the network is shown can be wrong unnoticed."""
-    data = city()
-    scaler = jax.jit(fit_scaler, static_argnums=1)(data, CFG)
-    prepared = jax.jit(prepare, static_argnums=2)(data.series, scaler, CFG)
-    shared = (prepared, scaler, neighbour_table(data.graph))
-    network = jax.jit(init_params, static_argnums=3)(jax.random.key(2), shared, data.train[:1], CFG)
-    leaves, tree = jax.tree.flatten(network)
-    keys = jax.random.split(jax.random.key(3), len(leaves))
-    noisy = [leaf + 0.3 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
-    return ForecasterParams(jax.tree.unflatten(tree, noisy), scaler)
+def params():
+    return random_forecaster()
 
 
 @pytest.fixture(scope="module")
