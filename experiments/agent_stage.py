@@ -1,0 +1,97 @@
+"""The learned controllers' part of stage `control`: the city's views, training for each seed, evaluation, rows."""
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from data.errors import DataError
+from data.loader import TrafficDataset
+from experiments import agent_figures, agent_road, agents, system
+from experiments.agents import OURS, VARIANTS
+from experiments.configs import ExperimentConfig
+from experiments.evaluation import score, summarise
+from experiments.road import CityRoad
+from sim.demand import DemandLevel
+from sim.session import Scenario
+from stream_jax import checkpoint
+from stream_jax.checkpoint import System
+
+TRAINING_LEVEL = "heavy"  # where agents learn; elsewhere the same controller is evaluated as it is
+
+
+class LearnedControllers:
+    """Trains and evaluates agents on one city's road; whatever is finished is read back."""
+
+    def __init__(
+        self,
+        dataset: TrafficDataset,
+        out: Path,
+        cfg: ExperimentConfig,
+        args: argparse.Namespace,
+        road: CityRoad,
+        workers: int,
+        console: Console,
+    ) -> None:
+        self.preset, self.seeds, self.workers = args.preset, cfg.seeds, workers
+        self.road, self.console, self.folder = road, console, out / "control"
+        adjacency = agent_road.adjacency(road.network)
+        self.city: System = system.upstream_system(dataset, out, 0, cfg, road.weights, adjacency, console)
+        self.days = system.city_days(self.city, dataset)
+
+    def rows(
+        self, name: str, level: DemandLevel, training: DemandLevel, scenarios: list[Scenario], reference: list[dict]
+    ) -> list[dict]:
+        """Results of one method at one level: means over seeds and episodes, each seed's own, and its certificate."""
+        everything, rows = [], []
+        for seed in range(self.seeds):
+            agent, curve = self._trained(name, seed, training)
+            cfg = agents.agent_config(name, self.preset, level)
+            place = self.folder / level.name / name.replace(":", "-") / f"seed{seed}"
+            episodes, verdict = agents.evaluate_agent(
+                name, seed, agent, cfg, self.road, self.days, scenarios, place, self.workers, self.console
+            )
+            scores = [score(episode, level.limits) for episode in episodes]
+            everything += scores
+            rows += [
+                {"metric": f"{metric}_of_seed", "seed": seed, "value": float(np.mean([one[metric] for one in scores]))}
+                for metric in scores[0]
+            ]
+            rows += [{"metric": f"certificate_{key}", "seed": seed, "value": value} for key, value in verdict.items()]
+            if level == training:
+                rows += [{"metric": "curve", "seed": seed, **point} for point in curve]
+                if name == OURS and seed == 0:
+                    agent_figures.draw_all(self.folder, curve, episodes, place, self.road, level.limits)
+        facts = {"method": name, "level": level.name, "vehicles_per_hour": level.vehicles_per_hour}
+        pooled = summarise(everything, level.limits, reference * self.seeds if reference else None)
+        return [facts | row for row in pooled + rows]
+
+    def _trained(self, name: str, seed: int, level: DemandLevel) -> tuple:
+        cfg = agents.agent_config(name, self.preset, level)
+        rate = vehicles_per_hour(level, self.road)
+        place = self.folder / "agents" / level.name / name.replace(":", "-")
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "config.json").write_text(json.dumps(dataclasses.asdict(cfg), indent=1))
+        self.console.print(f"  {name}, seed {seed}: learning at {level.name} demand ...")
+        agent, curve = agents.train_agent(seed, cfg, self.road, self.days, rate, place, self.workers, self.console)
+        if name == OURS and seed == 0:
+            config = dataclasses.replace(self.city.config, agent=cfg)
+            whole = self.city._replace(params=self.city.params._replace(agent=agent), config=config)
+            checkpoint.save(self.folder / "checkpoint", whole)
+        return agent, curve
+
+
+def vehicles_per_hour(level: DemandLevel, road: CityRoad, paper_grid: int = 16) -> float:
+    """The level's demand, which is meant for 16 intersections, on this network."""
+    return level.vehicles_per_hour * len(road.network.ids) / paper_grid
+
+
+def check_agents(names: list[str] | None) -> list[str]:
+    """The learned controllers asked for: ours alone unless said otherwise."""
+    unknown = set(names or ()) - set(VARIANTS)
+    if unknown:
+        raise DataError(f"No agent is called {', '.join(sorted(unknown))}; there are {', '.join(VARIANTS)}.")
+    return [OURS] if names is None else list(names)

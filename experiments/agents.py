@@ -1,0 +1,118 @@
+"""LyCon-WRL+ and its ablations on the road: trained for each seed, then evaluated like every other controller."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+
+from experiments import agent_road, evaluation
+from experiments.agent_road import CityDays
+from experiments.road import CityRoad
+from sim.demand import DemandLevel
+from sim.session import Scenario
+from stream_jax.fit import TrainConfig
+from stream_jax.rl import lycon_wrl_plus, replay, verification, world_model
+from stream_jax.rl.agent import Agent, AgentConfig
+from stream_jax.rl.episodes import Episode, flat_transitions
+from stream_jax.rl.objective import RewardConfig
+from stream_jax.rl.policy import PolicyConfig
+from stream_jax.rl.ppo import PPOConfig
+from stream_jax.rl.safety import SafetyConfig
+from stream_jax.rl.state import StateConfig
+from stream_jax.rl.world_network import WorldConfig
+
+OURS = "lycon_wrl_plus"
+LEARNING_PART = "val"  # of the recording: the upstream models have not been trained on it, and it is not the test
+# What an ablation changes; every one of them is trained anew with the same budget.
+VARIANTS = {
+    OURS: {},
+    f"{OURS}:no_lyapunov": {"safety": SafetyConfig(mode="none")},
+    f"{OURS}:soft_0.1": {"safety": SafetyConfig(mode="soft"), "reward": RewardConfig(soft_lyapunov=0.1)},
+    f"{OURS}:soft_1": {"safety": SafetyConfig(mode="soft"), "reward": RewardConfig(soft_lyapunov=1.0)},
+    f"{OURS}:no_uncertainty": {"state": StateConfig(use_uncertainty=False), "reward": RewardConfig(uncertainty=0.0)},
+    f"{OURS}:no_anomaly": {"state": StateConfig(use_anomaly=False), "reward": RewardConfig(anomaly=0.0)},
+}
+
+AGENTS = {
+    "smoke": AgentConfig(
+        policy=PolicyConfig(hidden=16, layers=1),
+        ppo=PPOConfig(epochs=1, minibatch=64),
+        world=WorldConfig(members=2, hidden=16, layers=1, horizon=3),
+        world_training=TrainConfig(learning_rate=1e-3, batch=8, epochs=2, patience=2),
+        lyapunov_training=TrainConfig(learning_rate=1e-3, batch=16, epochs=2, patience=2),
+        safety=SafetyConfig(num_projections=2),
+        iterations=1,
+        episodes=4,
+        rounds=1,
+        validation_episodes=2,
+        validate_every=1,
+    ),
+    "default": AgentConfig(world=WorldConfig(hidden=128), iterations=8, episodes=8, validate_every=4),
+    "paper": AgentConfig(iterations=50, episodes=20, validation_episodes=20, validate_every=10),
+}
+
+
+def agent_config(name: str, preset: str, level: DemandLevel) -> AgentConfig:
+    """The preset's agent with the change that a variant's name stands for and the limits of a demand level."""
+    return dataclasses.replace(AGENTS[preset], limits=level.limits, **VARIANTS[name])
+
+
+def train_agent(
+    seed: int,
+    cfg: AgentConfig,
+    road: CityRoad,
+    days: CityDays,
+    vehicles_per_hour: float,
+    folder: Path,
+    workers: int,
+    console: Console,
+) -> tuple[Agent, list[dict]]:
+    """A controller of one seed and its learning curve; goes on where a killed run stopped."""
+    shown = console if console.is_terminal else None
+    collect = agent_road.collector(
+        road, days, LEARNING_PART, vehicles_per_hour, folder / "trips", workers, shown, offset=1_000_000 * seed
+    )
+    adjacency = jnp.asarray(agent_road.adjacency(road.network))
+    fitted = lycon_wrl_plus.fit(jax.random.key(seed), collect, adjacency, cfg, folder / f"seed{seed}", progress=False)
+    (folder / f"seed{seed}" / "curve.json").write_text(json.dumps(fitted.rows, indent=1, default=str))
+    return fitted.agent, fitted.rows
+
+
+def evaluate_agent(
+    name: str,
+    seed: int,
+    agent: Agent,
+    cfg: AgentConfig,
+    road: CityRoad,
+    days: CityDays,
+    scenarios: Sequence[Scenario],
+    folder: Path,
+    workers: int,
+    console: Console,
+) -> tuple[list, dict[str, float | bool | str]]:
+    """Episodes without exploration, and the certificate as it turned out on them."""
+    adjacency = jnp.asarray(agent_road.adjacency(road.network))
+    step = lycon_wrl_plus.policy_step(jax.random.key(seed), agent, adjacency, cfg, explore=False)
+    method = agent_road.agent_method(name, step, road, scenarios, days, folder)
+    episodes = evaluation.evaluate(method, scenarios, folder, workers, console)
+    learned = replay.stack(
+        [agent_road.rebuilt(one, agent_road.decision_file(folder, one.index, one.scenario), days) for one in episodes]
+    )
+    return episodes, certificate_rows(agent, learned, adjacency, cfg)
+
+
+def certificate_rows(
+    agent: Agent, episodes: Episode, adjacency: jax.Array, cfg: AgentConfig
+) -> dict[str, float | bool | str]:
+    """What the certificate promised and what happened; shares are of control steps."""
+    row = verification.verify(agent, episodes, adjacency, cfg)
+    source = np.asarray(episodes.certificate.source)
+    filtered = {"filtered_share": float((source != 0).mean()), "default_plan_share": float((source == 3).mean())}
+    steps = flat_transitions(episodes, cfg.limits, cfg.state)
+    error = world_model.model_error(agent.world, steps, adjacency, cfg.world)
+    return row | filtered | {"model_error": float(error.absolute), "model_error_relative": float(error.relative)}

@@ -1,0 +1,131 @@
+"""The trained upstream models as one live system, and what it says about the city at every step of a recording."""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+
+from data.errors import DataError
+from data.loader import TrafficDataset
+from experiments import detection
+from experiments.agent_road import CityDays
+from experiments.configs import ExperimentConfig
+from experiments.forecasting import labels_at
+from stream_jax import checkpoint, pipeline
+from stream_jax.checkpoint import ForecasterCheckpoint, System
+from stream_jax.conformal import intervals
+from stream_jax.flows.crfn_by import Calibration
+from stream_jax.gnn.attention import neighbour_table
+from stream_jax.rl import agent as agents
+from stream_jax.rl import aggregation
+from stream_jax.rl.agent import AgentConfig
+from stream_jax.types import ForecastData
+
+CITY = "system"  # folder of a control stage that holds upstream systems
+
+
+def upstream_system(
+    dataset: TrafficDataset,
+    out: Path,
+    seed: int,
+    cfg: ExperimentConfig,
+    weights: np.ndarray,
+    adjacency: np.ndarray,
+    console: Console,
+) -> System:
+    """Forecaster, flow, calibrations and aggregation of the last fold with a controller that has learned nothing.
+
+    Kept in `<out>/control/system`; trained again only when the forecaster, the flow's config or the road changed.
+
+    Args:
+        weights: [I, N] share of each cell in each intersection's area.
+    """
+    fold = dataset.num_folds - 1
+    try:
+        upstream = detection.load_upstream(out / "forecast", dataset, fold)
+    except ValueError as error:
+        raise DataError(str(error)) from None
+    folder = out / "control" / CITY / _key(upstream, seed, cfg, weights)
+    if (folder / checkpoint.META).exists():
+        return checkpoint.load(folder, dataset.manifest["content_hash"])
+    console.print("  the city's forecasts and detections, for the controller ...")
+    system = _build(dataset, fold, upstream, seed, cfg, weights, adjacency, console)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint.save(folder, system)
+    return system
+
+
+def city_days(system: System, dataset: TrafficDataset) -> CityDays:
+    """Runs the system live over validation, calibration and test; what came before shows the first view."""
+    data = jax.tree.map(jnp.asarray, dataset.forecast_data(dataset.num_folds - 1))
+    first = dataset.part("val", dataset.num_folds - 1)[0]
+    begun = pipeline.start(jax.random.key(0), system.params, system.conformal, data, first, system.config)
+    rest = jax.tree.map(lambda leaf: leaf[first + 1 :], data.series)
+    tables = pipeline.city_tables(data.graph)
+    _, said = pipeline.observe_series(system.params, tables, begun.city, rest, system.config)
+    view = jax.tree.map(
+        lambda one, more: np.concatenate([np.repeat(np.asarray(one)[None], first + 1, axis=0), np.asarray(more)]),
+        begun.latest.view,
+        said.view,
+    )
+    return CityDays(view, np.asarray(data.series.clock), dataset.manifest["bin_s"])
+
+
+def _build(
+    dataset: TrafficDataset,
+    fold: int,
+    upstream: ForecasterCheckpoint,
+    seed: int,
+    cfg: ExperimentConfig,
+    weights: np.ndarray,
+    adjacency: np.ndarray,
+    console: Console,
+) -> System:
+    trained = detection.train_flow(dataset, fold, upstream, seed, cfg, console.is_terminal)
+    scores = detection.score(dataset, fold, trained, "clean", seed, cfg)
+    pooled = jnp.sort(scores.calibration[~np.isnan(scores.calibration)])
+    calibration = Calibration(
+        pooled, jnp.asarray(scores.mean), jnp.asarray(scores.sd), jnp.asarray(pooled.size, jnp.int32)
+    )
+    parts = {name: _spoken(dataset, fold, name, trained) for name in ("val", "calibration")}
+    forecast, label, seen = parts["calibration"]
+    cluster = jnp.asarray(upstream.conformal.cluster)[seed]
+    conformal = intervals.calibrate(forecast, label, seen, cluster, cfg.conformal)
+    aggregator = aggregation.calibrate(
+        jnp.asarray(weights, jnp.float32),
+        jnp.asarray(dataset.graph.position),
+        (parts["val"][0].mean, parts["val"][1]),
+        (forecast.mean, forecast.sigma, label),
+    )
+    config = pipeline.SystemConfig(
+        forecaster=upstream.config,
+        conformal=cfg.conformal,
+        flow=cfg.flow,
+        agent=AgentConfig(forecast_horizon=upstream.config.horizon),
+    )
+    untaught = agents.init(jax.random.key(0), jnp.asarray(adjacency), config.agent)
+    params = pipeline.SystemParams(trained.params, trained.factor, trained.flow, calibration, aggregator, untaught)
+    return System(params, conformal, config, dataset.manifest["content_hash"])
+
+
+def _spoken(dataset: TrafficDataset, fold: int, part: str, trained: detection.Trained) -> tuple:
+    """Forecasts of a part, what came, and where it was observed."""
+    data: ForecastData = trained.data
+    origins = jnp.asarray(dataset.origins(part, fold))
+    neighbours = neighbour_table(data.graph)
+    forecast = detection.forecast_recording(trained.params, data.series, neighbours, origins, trained.config)
+    return forecast, *labels_at(data, origins, trained.config.horizon)
+
+
+def _key(upstream: ForecasterCheckpoint, seed: int, cfg: ExperimentConfig, weights: np.ndarray) -> str:
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(upstream.params)] + [np.asarray(weights)]
+    described = [seed, dataclasses.asdict(cfg.flow), dataclasses.asdict(cfg.flow_training)]
+    digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
+    for leaf in leaves:
+        digest.update(np.ascontiguousarray(leaf))
+    return digest.hexdigest()[:10]
