@@ -55,15 +55,22 @@ def city_road(dataset: TrafficDataset, grid: GridConfig, demand: DemandConfig, f
     )
 
 
-def draw_scenarios(road: CityRoad, part: str, vehicles_per_hour: float, seeds: range, folder: Path) -> list[Scenario]:
+def draw_scenarios(
+    road: CityRoad, part: str, vehicles_per_hour: float, seeds: range, folder: Path, least_flow: float = 0.0
+) -> list[Scenario]:
     """One episode per seed, beginning at a waking hour of a part of the recording.
 
-    The hour depends on the seed alone, so the same seed at another level is the same hour with more vehicles. Steps of
+    The hour depends on the seed alone, so the same seed at another rate is the same hour with more vehicles. Steps of
     the golden ratio spread consecutive seeds evenly over the hours, so that a few episodes already stand for all.
+
+    Args:
+        least_flow: leaves out hours in which the city's flow is less than this share of its mean.
     """
-    starts = road.starts[part]
-    if not len(starts):
-        raise DataError(f"The {part} part of the recording has no waking hour long enough for an episode.")
+    level = road.flow.sum(axis=1) / road.flow.sum(axis=1).mean()  # [L]
+    length = -(-road.planner.cfg.duration_s // road.planner.cfg.bin_s)
+    starts = [step for step in road.starts[part] if level[step : step + length].mean() >= least_flow]
+    if not starts:
+        raise DataError(f"The {part} part of the recording has no waking hour long and busy enough for an episode.")
     scenarios = []
     for seed in seeds:
         first_step = int(starts[int(seed * GOLDEN_RATIO % 1.0 * len(starts))])

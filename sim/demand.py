@@ -60,13 +60,14 @@ class DemandLevel:
     name: str
     vehicles_per_hour: float  # into the whole network when the city's flow is at its mean
     limits: Limits
+    least_flow: float = 0.0  # of the city during an episode, relative to its mean: quiet hours are no overload
 
 
 # Chosen once on controllers without learning by experiments/demand_sweep.py; the figure of that sweep shows why.
 DEMAND_LEVELS = {
-    "moderate": DemandLevel("moderate", 2700.0, Limits()),
-    "heavy": DemandLevel("heavy", 4200.0, Limits()),
-    "overload": DemandLevel("overload", 5500.0, Limits()),
+    "moderate": DemandLevel("moderate", 3300.0, Limits()),
+    "heavy": DemandLevel("heavy", 4500.0, Limits(queue=12.0)),
+    "overload": DemandLevel("overload", 6000.0, Limits(), least_flow=1.2),
 }
 
 

@@ -69,6 +69,15 @@ def test_an_unknown_controller_is_named(console, run):
         control_stage.control(options(controllers=["lqr"]), run, console)
 
 
+def test_quiet_hours_can_be_left_out(run):
+    dataset = loader.load(run / "data")
+    road = city_road(dataset, GridConfig(size=2), DemandConfig(duration_s=300), run / "control")
+    busy = draw_scenarios(road, "test", 300.0, range(4), run / "made", least_flow=1.1)
+    assert min(one.flow.sum() for one in busy) >= 1.1 * road.flow.sum(axis=1).mean()
+    with pytest.raises(DataError, match="busy enough"):
+        draw_scenarios(road, "test", 300.0, range(1), run / "made", least_flow=100.0)
+
+
 def test_the_same_seed_is_the_same_hour_at_every_level(run):
     dataset = loader.load(run / "data")
     road = city_road(dataset, GridConfig(size=2), DemandConfig(duration_s=300), run / "control")

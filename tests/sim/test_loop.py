@@ -4,6 +4,7 @@ import functools
 import multiprocessing
 import os
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,10 @@ class Refuses(NemaController):
 
 def fragile_session(network: Network, mark: Path) -> Session:
     return Session(network, DiesOnce(mark))
+
+
+def hanging_session(network: Network) -> Session:
+    time.sleep(3600)
 
 
 def refusing_session(network: Network) -> Session:
@@ -116,6 +121,13 @@ def test_an_episode_that_always_fails_is_reported_and_the_others_go_on(grid, sce
     episodes = list(run_episodes(functools.partial(refusing_session, grid), scenarios[:2], workers=0, retries=1))
     assert sorted(e.index for e in episodes) == [0, 1]
     assert all(e.road is None and "refuses to drive" in e.failure for e in episodes)
+
+
+def test_a_process_that_is_silent_for_too_long_is_killed_and_its_episode_reported(grid, scenarios):
+    make = functools.partial(hanging_session, grid)
+    (episode,) = run_episodes(make, scenarios[:1], workers=1, retries=0, timeout_s=1.0)
+    assert "silent for too long" in episode.failure
+    assert multiprocessing.active_children() == []
 
 
 def test_leaving_early_ends_the_processes(grid, scenarios):
