@@ -16,12 +16,14 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 from jax import Array
+from jax.sharding import PartitionSpec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 InitFn = Callable[[Array], Any]  # key -> params
 LossFn = Callable[[Array, Any, Any, Array, Any], Array]  # key, params, batch, weight [B], shared -> scalar
 EvalFn = Callable[[Any, Any, Any], Array]  # params, batch, shared -> loss of each example [B]
+BATCH_AXIS = "batch"  # of the mesh in force: its devices share each batch between them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +192,7 @@ def _one_pass(
     def step(carry: tuple[Any, Any, Any], batch: tuple[Array, Array, Array]) -> tuple[tuple[Any, Any, Any], Array]:
         params, averaged, opt_state = carry
         step_key, rows, row_weight = batch
-        examples = jax.tree.map(lambda leaf: leaf[rows], data.train)
+        examples = jax.tree.map(lambda leaf: leaf[_shared_out(rows)], data.train)
         loss, grads = jax.value_and_grad(loss_fn, argnums=1)(step_key, params, examples, row_weight, data.shared)
         updates, opt_state = optimiser.update(grads, opt_state, params)
         params = optax.apply_updates(params, updates)
@@ -225,6 +227,12 @@ def _batches(order: Array, batch: int) -> tuple[Array, Array]:
         jnp.pad(order, (0, missing)).reshape(-1, batch),
         jnp.pad(jnp.ones(count), (0, missing)).reshape(-1, batch),
     )
+
+
+def _shared_out(rows: Array) -> Array:
+    """The batch's rows [B] cut between the devices of the mesh in force; as they are without one."""
+    has_axis = BATCH_AXIS in jax.sharding.get_abstract_mesh().axis_names
+    return jax.lax.with_sharding_constraint(rows, PartitionSpec(BATCH_AXIS)) if has_axis else rows
 
 
 def _num_examples(tree: Any) -> int:

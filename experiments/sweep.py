@@ -1,0 +1,114 @@
+"""Many seeds in one compiled fit, spread over the devices there are: `python experiments/sweep.py runs/tdrive-default`.
+
+Seeds share nothing, so with several devices the seed axis is cut between them; a single seed's batches are cut instead,
+which adds one sum of gradients a step. Nothing else changes, so the numbers are those of one device up to the order in
+which float32 sums are taken. The paper reports 95 % intervals over ten seeds.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.stats
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from rich.console import Console
+from rich.table import Table
+
+from data import loader
+from experiments import forecasting, options, results
+from experiments.configs import ExperimentConfig, experiment_config
+from stream_jax.fit import BATCH_AXIS
+from stream_jax.gnn import pu_gat_plus
+
+SEED_AXIS = "seed"
+SHOWN = ("nrmse", "mae", "coverage", "riw", "winkler", "crps")
+
+
+class Summary(NamedTuple):
+    """A metric over seeds; the interval is Student's for their mean, infinite from one seed."""
+
+    mean: float
+    lower: float
+    upper: float
+    seeds: int
+
+
+def summarise(values: Sequence[float], level: float = 0.95) -> Summary:
+    """Mean over seeds with its interval."""
+    values = np.asarray(values, np.float64)
+    if len(values) < 2:
+        return Summary(float(values.mean()), -np.inf, np.inf, len(values))
+    half = scipy.stats.t.ppf(0.5 + level / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    return Summary(float(values.mean()), float(values.mean() - half), float(values.mean() + half), len(values))
+
+
+def mesh_for(seeds: int, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """One axis over as many devices as share the seeds evenly; over all of them along the batch for a single seed."""
+    devices = list(devices or jax.devices())
+    if seeds == 1:
+        return Mesh(np.array(devices), (BATCH_AXIS,))
+    count = max(n for n in range(1, len(devices) + 1) if seeds % n == 0)
+    return Mesh(np.array(devices[:count]), (SEED_AXIS,))
+
+
+def fit_seeds(fit: Callable, keys: Array, data: Any, *settings: Any, devices: Sequence | None = None) -> Any:
+    """`fit(keys, data, *settings)` on a mesh; any front door's fit that takes keys [S] will do.
+
+    Args:
+        keys: [S] typed keys.
+        data: pytree of arrays, copied to every device.
+    """
+    mesh = mesh_for(keys.shape[0], devices)
+    along = PartitionSpec(SEED_AXIS) if SEED_AXIS in mesh.axis_names else PartitionSpec()
+    keys = jax.device_put(keys, NamedSharding(mesh, along))
+    data = jax.device_put(data, NamedSharding(mesh, PartitionSpec()))
+    with jax.set_mesh(mesh):
+        return fit(keys, data, *settings)
+
+
+def forecaster_rows(
+    dataset: loader.TrafficDataset, cfg: ExperimentConfig, devices: Sequence | None = None
+) -> list[dict]:
+    """Metrics of every seed over the test parts of all folds together."""
+    outcomes = []
+    config = forecasting.forecaster_config(forecasting.OURS, dataset, cfg)
+    keys = jax.vmap(jax.random.key)(cfg.first_seed + jnp.arange(cfg.seeds))
+    for fold in cfg.folds(dataset.num_folds):
+        data = jax.tree.map(jnp.asarray, dataset.forecast_data(fold))
+        params = fit_seeds(pu_gat_plus.fit, keys, data, config, cfg.training, devices=devices)
+        params = jax.device_put(params, jax.devices()[0])
+        predict = lambda origins, p=params, d=data: pu_gat_plus.predict(p, d, origins, config)  # noqa: E731
+        outcomes.append(forecasting.conformalise(predict, dataset, data, fold, cfg.conformal)[1])
+    found = forecasting.metric_rows(outcomes, cfg, loader.DAY_S // dataset.manifest["bin_s"])
+    return [row for row in found if row["fold"] == "all"]
+
+
+def main() -> None:
+    """Trains the seeds, prints mean and interval of each metric, and keeps the rows beside the run's results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="folder of a run whose etl stage is done")
+    parser.add_argument("--preset", choices=options.PRESETS, default="default")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--folds", type=int, help="only the last folds of a short recording")
+    args = parser.parse_args()
+    dataset, console = loader.load(args.run / "data"), Console()
+    manifest = dataset.manifest
+    rows = forecaster_rows(dataset, experiment_config(args))
+    common = {"dataset": manifest["dataset"], "data": manifest["data"], "data_hash": manifest["content_hash"]}
+    common |= {"preset": args.preset, "stage": "sweep", "method": forecasting.OURS}
+    common |= {"device": jax.devices()[0].device_kind, "devices": len(jax.devices())}
+    results.write_rows(args.run / "results" / manifest["dataset"] / "sweep.jsonl", (common | row for row in rows))
+    table = Table("metric", "mean", "95 % interval", title=f"{manifest['dataset']} ({manifest['data']})")
+    for metric in SHOWN:
+        found = summarise([row["value"] for row in rows if row["metric"] == metric])
+        table.add_row(metric, f"{found.mean:.4f}", f"[{found.lower:.4f}, {found.upper:.4f}] from {found.seeds} seeds")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
