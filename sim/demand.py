@@ -37,7 +37,7 @@ ON_ROAD = {
 class DemandConfig:
     """How trips are drawn; the paper gives none of it."""
 
-    warmup_s: int = 300
+    warmup_s: int = 600  # shorter, the first vehicles' way to the stop line would look like a lack of throughput
     duration_s: int = 2400  # 40 control steps of a minute
     bin_s: int = 900  # length of a step of the recording
     inner_weight: float = 0.5  # of an edge between intersections as start or end of a trip; the fringe has 1
@@ -65,7 +65,7 @@ class DemandLevel:
 
 # Chosen once on controllers without learning by experiments/demand_sweep.py; the figure of that sweep shows why.
 DEMAND_LEVELS = {
-    "moderate": DemandLevel("moderate", 3300.0, Limits()),
+    "moderate": DemandLevel("moderate", 2800.0, Limits()),
     "heavy": DemandLevel("heavy", 4500.0, Limits(queue=12.0)),
     "overload": DemandLevel("overload", 6000.0, Limits(), least_flow=1.2),
 }
