@@ -28,7 +28,7 @@ from stream_jax.rl.world_network import WorldConfig
 from stream_jax.types import ConformalState, Forecast, ForecastData, RoadGraph, TrafficSeries
 
 # A week has 35 steps, so the recording holds two and a half of them: week lags of first and second order are in play.
-CELLS, LENGTH, DAY = 5, 90, 5
+CELLS, LENGTH, DAY = 5, 91, 5
 PROFILE = ProfileConfig(DAY, smoothing=2, days=((0.3, 2.0), (0.9, 20.0)), cell_memories=(0.8, 0.95))
 CFG = ForecasterConfig(
     layers=1, hidden=8, heads=2, history=4, horizon=3, trend_lags=3, embedding=2, calendar=True, profile=PROFILE

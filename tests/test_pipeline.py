@@ -23,7 +23,7 @@ from stream_jax.rl.lycon_wrl_plus import act
 from stream_jax.types import RoadMeasurement
 from tests.live_city import ADJACENCY, AGENT, CFG, FLOW, INTERSECTIONS, LENGTH, SYSTEM, city, random_system
 
-BEGIN = 40  # the first step that is observed live
+BEGIN = 47  # the first step that is observed live; from it to the end are as many steps as from step 4 to it
 # float32 sums in another order than the recording's; the experts' weights pass the difference on.
 CLOSE = {"rtol": 2e-4, "atol": 2e-4}
 
@@ -95,7 +95,7 @@ def test_live_forecasts_intervals_and_detections_are_those_of_the_recording(syst
 
 def test_a_started_pipeline_stands_where_a_running_one_stands(system, graph, state):
     params, conformal = system
-    data, begin = city(), CFG.history  # four days of five steps reach back to step 20; the run began at step 4
+    data, begin = city(), CFG.history  # four days of five steps reach back to step 27; the run began at step 4
     stream = forecast_streaming.start(params.forecaster, data, begin - 1, CFG)
     residual = flow_streaming.empty(params.factor.shape, FLOW.context.lags)
     series = jax.tree.map(lambda leaf: leaf[begin : BEGIN + 1], data.series)
@@ -143,7 +143,8 @@ def test_the_action_is_the_agents_on_the_state_that_was_logged(system, state, co
     busy = state._replace(action=jnp.full_like(state.action, 0.25))
     _, action, info = compiled_tick(busy, observation(BEGIN + 1, False))
     key = jax.random.key(1)  # without exploration nothing is drawn
-    decision = act(key, params.agent, info.rl_state, busy.action, ADJACENCY, AGENT, explore=False)
+    compiled = jax.jit(act, static_argnames=("cfg", "explore"))
+    decision = compiled(key, params.agent, info.rl_state, busy.action, ADJACENCY, cfg=AGENT, explore=False)
     chex.assert_trees_all_close((action, info.certificate), (decision.action, decision.certificate), rtol=1e-4)
     assert float(jnp.abs(decision.proposed).max()) > 0.01
 
