@@ -33,7 +33,8 @@ def draw_road(network: Network, road: RoadMeasurement) -> np.ndarray:
     axes.set(
         xticks=[], yticks=[], aspect="equal", title=f"{queue.sum():.0f} halting, {np.max(road.wait):.0f} s longest"
     )
-    axes.margins(0.15)
+    (left, bottom), (right, top) = place.min(axis=0) - 0.5 * link, place.max(axis=0) + link
+    axes.set(xlim=(left, right), ylim=(bottom, top))
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
