@@ -17,6 +17,7 @@ from stream_jax.rl.state import make_state
 from tests.rl.toy_road import ADJACENCY, view
 from tests.rl.toy_settings import CFG
 
+OFF = dataclasses.replace(CFG, safety=SafetyConfig(mode="none"))
 FRESH = agents.init(jax.random.key(0), ADJACENCY, CFG)
 STATE = make_state(
     jax.random.uniform(jax.random.key(1), (4, 10)), view(), jnp.full((4, 9), 0.3), jnp.zeros(5), CFG.state
@@ -55,15 +56,14 @@ def test_where_nothing_can_be_certified_the_least_excess_is_executed_and_flagged
     alternatives = decide(trusting(1e3))
     np.testing.assert_array_equal(decision.action, alternatives.action)
     # The proposal is one of the candidates, so what is executed cannot be predicted to be worse.
-    off = dataclasses.replace(CFG, safety=SafetyConfig(mode="none"))
-    unfiltered = decide(trusting(1e3), cfg=off)
+    unfiltered = decide(trusting(1e3), cfg=OFF)
     np.testing.assert_array_equal(unfiltered.action, unfiltered.proposed)
     assert float(alternatives.certificate.excess) < float(unfiltered.certificate.excess)
 
 
 def test_a_margin_between_replaces_the_proposal_by_a_certified_action():
     # Between the excess of the proposal and that of the best candidate lies a margin only some candidates meet.
-    proposal = decide(trusting(0.0), cfg=dataclasses.replace(CFG, safety=SafetyConfig(mode="none"))).certificate
+    proposal = decide(trusting(0.0), cfg=OFF).certificate
     best = decide(trusting(1e3)).certificate
     slack = lambda seen: CFG.lyapunov.delta - CFG.lyapunov.kappa * seen.violation + seen.decrease  # noqa: E731
     assert float(slack(best)) > float(slack(proposal))
@@ -73,14 +73,13 @@ def test_a_margin_between_replaces_the_proposal_by_a_certified_action():
 
 
 def test_compiled_and_uncompiled_agree_and_batches_are_a_vmap():
-    for explore in (True, False):
-        plain = act(jax.random.key(2), trusting(0.0), STATE, STATE.plan, ADJACENCY, CFG, explore)
-        np.testing.assert_allclose(plain.action, decide(trusting(0.0), explore).action, atol=1e-5)
-        np.testing.assert_allclose(plain.log_prob, decide(trusting(0.0), explore).log_prob, rtol=1e-4)
+    plain = act(jax.random.key(2), trusting(0.0), STATE, STATE.plan, ADJACENCY, OFF, True)
+    np.testing.assert_allclose(plain.action, decide(trusting(0.0), cfg=OFF).action, atol=1e-5)
+    np.testing.assert_allclose(plain.log_prob, decide(trusting(0.0), cfg=OFF).log_prob, rtol=1e-4)
     keys = jax.random.split(jax.random.key(3), 3)
-    batch = jax.vmap(lambda key: act(key, trusting(0.0), STATE, STATE.plan, ADJACENCY, CFG, True))(keys)
-    alone = act(keys[1], trusting(0.0), STATE, STATE.plan, ADJACENCY, CFG, True)
-    np.testing.assert_allclose(batch.proposed[1], alone.proposed, atol=1e-6)
+    batch = jax.jit(jax.vmap(lambda key: act(key, trusting(0.0), STATE, STATE.plan, ADJACENCY, CFG, True)))(keys)
+    np.testing.assert_allclose(batch.proposed[1], decide(trusting(0.0), key=keys[1]).proposed, atol=1e-6)
+    np.testing.assert_allclose(batch.action[1], decide(trusting(0.0), key=keys[1]).action, atol=1e-4)
 
 
 def test_the_world_models_spread_widens_exploration():

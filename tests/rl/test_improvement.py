@@ -9,7 +9,6 @@ import numpy as np
 from stream_jax.rl import agent as agents
 from stream_jax.rl import improvement, ppo, world_model
 from stream_jax.rl.lyapunov import shortfall, value
-from stream_jax.rl.objective import RewardConfig
 from tests.rl.toy_road import ADJACENCY
 from tests.rl.toy_settings import CFG
 
@@ -58,7 +57,7 @@ def test_steps_beyond_the_models_knowledge_have_no_weight_and_no_influence():
 
 
 def test_the_soft_lyapunov_penalty_is_the_unmet_decrease():
-    soft = dataclasses.replace(CFG, reward=RewardConfig(soft_lyapunov=0.1))
+    soft = dataclasses.replace(CFG, reward=dataclasses.replace(CFG.reward, soft_lyapunov=0.1))
     rollout = first(DREAM)
     penalty = improvement.local_rewards(rollout, AGENT, CFG) - improvement.local_rewards(rollout, AGENT, soft)
     now, after = (value(AGENT.lyapunov, x, CFG.lyapunov) for x in rollout.states.local[:2])
