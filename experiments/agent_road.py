@@ -78,13 +78,18 @@ class Driver:
 
 def moments(scenario: Scenario, days: CityDays) -> Moments:
     """What is known at each control step: the view after the last complete step of the city, and the clock."""
-    count = scenario.duration_s // CONTROL_S
-    passed = CONTROL_S * np.arange(count + 1) // days.bin_s
+    passed = CONTROL_S * np.arange(scenario.duration_s // CONTROL_S + 1) // days.bin_s
     latest = np.clip(scenario.first_step - 1 + passed, 0, len(days.clock) - 1)
-    clock = [np.append(days.clock[scenario.first_step], 0.0).astype(np.float32)]
-    for _ in range(count):
-        clock.append(np.asarray(_next_clock(clock[-1], days.bin_s)))
-    return Moments(jax.tree.map(lambda leaf: np.asarray(leaf)[latest], days.view), np.stack(clock))
+    view = jax.tree.map(lambda leaf: np.asarray(leaf)[latest], days.view)
+    return Moments(view, clocks(scenario, days.clock, days.bin_s))
+
+
+def clocks(scenario: Scenario, clock: np.ndarray, bin_s: int) -> np.ndarray:
+    """The state's clock at every control step, [T + 1, 5]. Args: clock [L, 4] of the recording's steps."""
+    shown = [np.append(clock[scenario.first_step], 0.0).astype(np.float32)]
+    for _ in range(scenario.duration_s // CONTROL_S):
+        shown.append(np.asarray(_next_clock(shown[-1], bin_s)))
+    return np.stack(shown)
 
 
 def collector(

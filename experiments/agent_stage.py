@@ -3,23 +3,25 @@
 import argparse
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
-from data.errors import DataError
 from data.loader import TrafficDataset
 from experiments import agent_figures, agent_road, agents, system
-from experiments.agents import OURS, VARIANTS
-from experiments.configs import ExperimentConfig
+from experiments.agents import OURS
+from experiments.configs import experiment_config
 from experiments.evaluation import score, summarise
 from experiments.road import CityRoad
 from sim.demand import DemandLevel
 from sim.session import Scenario
 from stream_jax import checkpoint
 from stream_jax.checkpoint import System
+from stream_jax.rl.agent import Agent, AgentConfig
 
+DATA = "data"  # folder of a checkpoint that holds the recording it was made from
 TRAINING_LEVEL = "heavy"  # where agents learn; elsewhere the same controller is evaluated as it is
 
 
@@ -30,13 +32,15 @@ class LearnedControllers:
         self,
         dataset: TrafficDataset,
         out: Path,
-        cfg: ExperimentConfig,
         args: argparse.Namespace,
         road: CityRoad,
         workers: int,
         console: Console,
     ) -> None:
+        cfg = experiment_config(args)
         self.preset, self.seeds, self.workers = args.preset, cfg.seeds, workers
+        self.recording = out / "data"
+        self.trained: dict[tuple[str, int], tuple[Agent, list[dict]]] = {}
         self.road, self.console, self.folder = road, console, out / "control"
         adjacency = agent_road.adjacency(road.network)
         self.city: System = system.upstream_system(dataset, out, 0, cfg, road.weights, adjacency, console)
@@ -69,7 +73,13 @@ class LearnedControllers:
         pooled = summarise(everything, level.limits, reference * self.seeds if reference else None)
         return [facts | row for row in pooled + rows]
 
-    def _trained(self, name: str, seed: int, level: DemandLevel) -> tuple:
+    def _trained(self, name: str, seed: int, level: DemandLevel) -> tuple[Agent, list[dict]]:
+        """The agent of a seed and its learning curve; kept, since every level of demand asks for it."""
+        if (name, seed) not in self.trained:
+            self.trained[name, seed] = self._train(name, seed, level)
+        return self.trained[name, seed]
+
+    def _train(self, name: str, seed: int, level: DemandLevel) -> tuple[Agent, list[dict]]:
         cfg = agents.agent_config(name, self.preset, level)
         rate = vehicles_per_hour(level, self.road)
         place = self.folder / "agents" / level.name / name.replace(":", "-")
@@ -78,20 +88,18 @@ class LearnedControllers:
         self.console.print(f"  {name}, seed {seed}: learning at {level.name} demand ...")
         agent, curve = agents.train_agent(seed, cfg, self.road, self.days, rate, place, self.workers, self.console)
         if name == OURS and seed == 0:
-            config = dataclasses.replace(self.city.config, agent=cfg)
-            whole = self.city._replace(params=self.city.params._replace(agent=agent), config=config)
-            checkpoint.save(self.folder / "checkpoint", whole)
+            self._keep(agent, cfg)
         return agent, curve
+
+    def _keep(self, agent: Agent, cfg: AgentConfig) -> None:
+        """The whole trained system with the recording that it starts from, for control.py and verify.py."""
+        config = dataclasses.replace(self.city.config, agent=cfg)
+        whole = self.city._replace(params=self.city.params._replace(agent=agent), config=config)
+        folder = self.folder / "checkpoint"
+        checkpoint.save(folder, whole)
+        shutil.copytree(self.recording, folder / DATA, ignore=shutil.ignore_patterns("*.html", "*.csv"))
 
 
 def vehicles_per_hour(level: DemandLevel, road: CityRoad, paper_grid: int = 16) -> float:
     """The level's demand, which is meant for 16 intersections, on this network."""
     return level.vehicles_per_hour * len(road.network.ids) / paper_grid
-
-
-def check_agents(names: list[str] | None) -> list[str]:
-    """The learned controllers asked for: ours alone unless said otherwise."""
-    unknown = set(names or ()) - set(VARIANTS)
-    if unknown:
-        raise DataError(f"No agent is called {', '.join(sorted(unknown))}; there are {', '.join(VARIANTS)}.")
-    return [OURS] if names is None else list(names)

@@ -10,6 +10,8 @@ from rich.table import Table
 
 from data import loader
 from experiments import control_figures, results
+from experiments.agent_stage import TRAINING_LEVEL, LearnedControllers
+from experiments.agents import OURS, VARIANTS
 from experiments.controllers import REFERENCE, check_controllers, make_method
 from experiments.evaluation import evaluate, score, summarise
 from experiments.road import TEST_SEEDS, city_road, draw_scenarios, episode_folder
@@ -48,7 +50,7 @@ PRESETS = {
 
 def control(args: argparse.Namespace, out: Path, console: Console) -> Path:
     """Evaluates the controllers on the dataset in `<out>/data`; returns the results file."""
-    names = check_controllers(args.controllers)
+    names, learned = chosen_controllers(args.controllers)
     dataset = loader.load(out / "data")
     cfg, folder = control_config(args, dataset.manifest["bin_s"]), out / "control"
     road = city_road(dataset, cfg.grid, cfg.demand, folder)
@@ -61,6 +63,7 @@ def control(args: argparse.Namespace, out: Path, console: Console) -> Path:
         "stage": "control",
     }
     found: dict[tuple[str, str], list[Episode]] = {}
+    team = LearnedControllers(dataset, out, args, road, workers_of(args), console) if learned else None
     for level in (DEMAND_LEVELS[name] for name in args.levels or DEMAND_LEVELS):
         rate = level.vehicles_per_hour * len(road.network.ids) / PAPER_GRID
         seeds = range(TEST_SEEDS, TEST_SEEDS + cfg.episodes)
@@ -71,11 +74,22 @@ def control(args: argparse.Namespace, out: Path, console: Console) -> Path:
             found[level.name, name] = evaluate(method, scenarios, place, workers_of(args), console)
             rows = level_rows(found, level, name)
             write(rows_file, [common | row for row in rows], level)
+        reference = [score(episode, level.limits) for episode in found.get((level.name, REFERENCE), [])]
+        for name in learned:
+            rows = team.rows(name, level, DEMAND_LEVELS[TRAINING_LEVEL], scenarios, reference)
+            write(rows_file, [common | row for row in rows], level)
     rows = results.read_rows(rows_file)
     control_figures.draw_all(folder, rows, found)
     print_tables(rows, console)
     console.print(f"rows: {rows_file}   figures: {folder}")
     return rows_file
+
+
+def chosen_controllers(names: list[str] | None) -> tuple[list[str], list[str]]:
+    """Controllers without learning, and learned ones; without names all of the first and ours of the second."""
+    learned = [OURS] if names is None else [name for name in names if name in VARIANTS]
+    plain = None if names is None else [name for name in names if name not in VARIANTS]
+    return ([] if plain == [] else check_controllers(plain)), learned
 
 
 def control_config(args: argparse.Namespace, bin_s: int) -> ControlConfig:

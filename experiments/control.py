@@ -1,0 +1,120 @@
+"""Runs a trained controller live in SUMO: `python experiments/control.py --checkpoint checkpoints/synthetic`."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import rich
+from rich.markup import escape
+from rich.table import Table
+
+from experiments import live
+from sim.demand import DEMAND_LEVELS
+from sim.session import SessionConfig
+from stream_jax.rl.constraints import constraint_values, costs
+
+PRETRAINED = Path(__file__).parent.parent / "checkpoints" / "synthetic"
+DESCRIPTION = """\
+Every control step of a minute prints what the road shows, what the city's forecast and detection say, where the action
+came from and whether it is certified; the log has everything.
+
+  python experiments/control.py                                             the pretrained system on its own city
+  python experiments/control.py --checkpoint DIR --level overload --gui     another one, watched in sumo-gui
+  python experiments/control.py --network my.net.xml --routes my.rou.xml    your network, without a city behind it
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Drives one episode; returns the exit code."""
+    args = parser().parse_args(argv)
+    console = rich.get_console()
+    try:
+        drive(args, console)
+    except (ValueError, OSError) as error:
+        console.print(f"[bold red]error:[/] {escape(' '.join(str(error).split()))}", soft_wrap=True)
+        return 2
+    except KeyboardInterrupt:
+        console.print("Stopped; the log holds what was driven.")
+        return 130
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    top.add_argument("--checkpoint", type=Path, default=PRETRAINED, help="folder of a trained system (the pretrained)")
+    top.add_argument("--network", type=Path, help="your .net.xml or .sumocfg instead of the checkpoint's grid")
+    top.add_argument("--routes", type=Path, help="your .rou.xml, with --network")
+    top.add_argument("--level", choices=DEMAND_LEVELS, default="heavy", help="demand on the checkpoint's grid")
+    top.add_argument("--minutes", type=int, default=40, help="how long to drive")
+    top.add_argument("--seed", type=int, default=1000, help="which hour and which trips")
+    top.add_argument("--gui", action="store_true", help="watch in sumo-gui")
+    top.add_argument("--log", type=Path, default=Path("runs/live/log.jsonl"), help="where every tick is written")
+    return top
+
+
+def drive(args: argparse.Namespace, console: rich.console.Console) -> None:
+    """Prints and logs every tick, then the summary."""
+    if (args.network is None) != (args.routes is None):
+        raise ValueError("--network and --routes go together: a network needs vehicles to control.")
+    system, dataset = live.open_checkpoint(args.checkpoint)
+    console.print(f"{args.checkpoint}: {dataset.manifest['dataset']}, {dataset.manifest['data']} data", style="bold")
+    if args.network is not None:
+        network, scenario = live.users_scenario(args.network, args.routes, args.seed, args.minutes)
+        dataset = None
+    else:
+        network, scenario = live.city_scenario(
+            system, dataset, args.level, args.seed, args.minutes, args.log.parent / "cache"
+        )
+    limits = system.config.agent.limits
+    args.log.parent.mkdir(parents=True, exist_ok=True)
+    ticks = []
+    with args.log.open("w") as log:
+        for tick in live.drive(system, dataset, network, scenario, SessionConfig(gui=args.gui)):
+            console.print(live.describe(tick), highlight=False)
+            log.write(json.dumps(logged(tick)) + "\n")
+            log.flush()
+            ticks.append(tick)
+    summary(ticks, limits, console)
+    console.print(f"log: {args.log}")
+
+
+def logged(tick: live.LiveTick) -> dict:
+    """A tick as one JSON line."""
+    queue, wait, served = (float(value) for value in constraint_values(tick.x))
+    certificate = {name: np.asarray(value).item() for name, value in tick.certificate._asdict().items()}
+    return {
+        "minute": tick.minute,
+        "queue": queue,
+        "longest_wait_s": wait,
+        "served": served,
+        "forecast_mean": np.asarray(tick.view.mean).round(3).tolist(),
+        "forecast_sigma": np.asarray(tick.view.sigma).round(3).tolist(),
+        "p_value": np.asarray(tick.view.p_value).round(6).tolist(),
+        "anomalous_cells": tick.rejected,
+        "action": tick.action.round(4).tolist(),
+        "certificate": certificate,
+    }
+
+
+def summary(ticks: list[live.LiveTick], limits: object, console: rich.console.Console) -> None:
+    """What the episode came to."""
+    broken = [bool((np.asarray(costs(tick.x, limits)) > 0).any()) for tick in ticks[1:]]
+    table = Table(title="this episode")
+    for name in ("minutes", "violating minutes", "longest wait s", "trips finished", "certified", "from the policy"):
+        table.add_column(name, justify="right")
+    table.add_row(
+        str(len(ticks)),
+        str(sum(broken)),
+        f"{max(float(tick.after.wait.max()) for tick in ticks):.0f}",
+        f"{sum(float(tick.after.finished) for tick in ticks):.0f}",
+        f"{np.mean([bool(tick.certificate.certified) for tick in ticks]):.0%}",
+        f"{np.mean([int(tick.certificate.source) == 0 for tick in ticks]):.0%}",
+    )
+    console.print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

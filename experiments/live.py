@@ -1,0 +1,145 @@
+"""A trained system at work on a road: its own city's, or the network and routes that a user brings."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from data import loader
+from data.errors import DataError
+from data.loader import TrafficDataset
+from experiments import agent_road
+from experiments.agent_stage import DATA, vehicles_per_hour
+from experiments.baselines.control import default_plan
+from experiments.road import city_road, draw_scenarios
+from sim.demand import DEMAND_LEVELS, DemandConfig
+from sim.network import GridConfig, Network, read_network
+from sim.session import Scenario, Session, SessionConfig
+from stream_jax import checkpoint, pipeline
+from stream_jax.checkpoint import System
+from stream_jax.rl.constraints import constraint_values, physical_state
+from stream_jax.rl.state import ACTIONS, advance_clock, make_state
+from stream_jax.types import Certificate, CityView, RoadMeasurement
+
+Decide = Callable[[int, RoadMeasurement], tuple]  # minute, road -> action, view, certificate, anomalous cells
+
+
+class LiveTick(NamedTuple):
+    """One control step as it happened."""
+
+    minute: int
+    road: RoadMeasurement  # before the action
+    x: np.ndarray  # [I, 10]
+    view: CityView
+    action: np.ndarray  # [I, 9]
+    certificate: Certificate
+    rejected: int  # cells of the city that are anomalous
+    after: RoadMeasurement
+
+
+def open_checkpoint(folder: Path) -> tuple[System, TrafficDataset]:
+    """A trained system and the recording it belongs to; refuses one without the other."""
+    if not (folder / DATA).exists():
+        raise DataError(
+            f"{folder} has no recording in {folder / DATA}; make the checkpoint with run.py's control stage."
+        )
+    dataset = loader.load(folder / DATA)
+    return checkpoint.load(folder, dataset.manifest["content_hash"]), dataset
+
+
+def city_scenario(
+    system: System, dataset: TrafficDataset, level: str, seed: int, minutes: int, cache: Path
+) -> tuple[Network, Scenario]:
+    """An hour of the checkpoint's own city, from the part of its recording that nothing was trained on."""
+    side = round(system.params.aggregator.weights.shape[0] ** 0.5)
+    demand = DemandConfig(duration_s=60 * minutes, bin_s=dataset.manifest["bin_s"])
+    road = city_road(dataset, GridConfig(size=side), demand, cache)
+    chosen = DEMAND_LEVELS[level]
+    rate = vehicles_per_hour(chosen, road)
+    return road.network, draw_scenarios(road, "test", rate, range(seed, seed + 1), cache, chosen.least_flow)[0]
+
+
+def users_scenario(network: Path, routes: Path, seed: int, minutes: int) -> tuple[Network, Scenario]:
+    """A user's network and routes; there is no city behind them."""
+    found = read_network(network)
+    if not routes.exists():
+        raise DataError(f"There is no route file {routes}; give SUMO's .rou.xml with --routes.")
+    return found, Scenario(routes.absolute(), (), 60, 60 * minutes, seed, -1, np.zeros((1, len(found.ids))))
+
+
+def drive(
+    system: System, dataset: TrafficDataset | None, network: Network, scenario: Scenario, cfg: SessionConfig
+) -> Iterator[LiveTick]:
+    """Steps SUMO and the compiled tick by turns; the recording plays the city's sensors."""
+    adjacency = jnp.asarray(agent_road.adjacency(network))
+    decide = _with_city(system, dataset, scenario, adjacency) if dataset else _without_city(system, network, adjacency)
+    with Session(network, default_plan.driver(), cfg) as session:
+        road, minute = session.reset(scenario), 0
+        while not session.done:
+            action, view, certificate, rejected = decide(minute, road)
+            after = session.step(np.asarray(action))
+            x = np.asarray(physical_state(jax.tree.map(jnp.asarray, road)))
+            yield LiveTick(minute, road, x, view, np.asarray(action), certificate, rejected, after)
+            road, minute = after, minute + cfg.control_s // 60
+
+
+def describe(tick: LiveTick) -> str:
+    """One line for a person."""
+    queue, wait, served = np.asarray(constraint_values(jnp.asarray(tick.x)))
+    source = ("policy", "projected", "previous", "default", "longest queue", "least excess")
+    mark = "certified" if bool(tick.certificate.certified) else "UNCERTIFIED"
+    mean, sigma = np.asarray(tick.view.mean)[:, 0].mean(), np.asarray(tick.view.sigma)[:, 0].mean()
+    return (
+        f"{tick.minute:3d} min  queue {queue:5.1f}  wait {wait:4.0f} s  served {served:4.0%}  "
+        f"forecast {mean:4.2f} ± {sigma:4.2f}  anomalous cells {tick.rejected:2d}  "
+        f"action {np.abs(tick.action).mean():.2f} from {source[int(tick.certificate.source)]:<13}  {mark}"
+    )
+
+
+def _with_city(system: System, dataset: TrafficDataset, scenario: Scenario, adjacency: jax.Array) -> Decide:
+    """Decides with forecasts and detections of the steps that have passed."""
+    data = jax.tree.map(jnp.asarray, dataset.forecast_data(dataset.num_folds - 1))
+    tables, cfg = pipeline.city_tables(data.graph), system.config
+    act_fn = pipeline.controller(adjacency, cfg.agent)
+    tick = jax.jit(lambda state, seen: pipeline.tick(system.params, tables, state, seen, cfg, act_fn))
+    state = pipeline.start(
+        jax.random.key(scenario.seed), system.params, system.conformal, data, scenario.first_step - 1, cfg
+    )
+    per_step = dataset.manifest["bin_s"] // agent_road.CONTROL_S
+    clocks = agent_road.clocks(scenario, np.asarray(data.series.clock), dataset.manifest["bin_s"])
+
+    def decide(minute: int, road: RoadMeasurement) -> tuple:
+        nonlocal state
+        step = scenario.first_step - 1 + minute // per_step
+        city = pipeline.CityObservation(*jax.tree.map(lambda leaf: leaf[step], data.series))
+        arrived = jnp.array(minute > 0 and minute % per_step == 0)
+        seen = pipeline.Observation(jax.tree.map(jnp.asarray, road), city, arrived, clocks[minute])
+        state, action, info = tick(state, seen)
+        return action, info.view, info.certificate, int(info.detection.rejected.sum())
+
+    return decide
+
+
+def _without_city(system: System, network: Network, adjacency: jax.Array) -> Decide:
+    """Decides by the road alone: the view says that everything is as usual."""
+    count, cfg = len(network.ids), system.config
+    flow = jnp.ones((count, cfg.forecaster.horizon))
+    view = CityView(flow, 0.0 * flow, jnp.ones(count), jnp.zeros(count))
+    act_fn = pipeline.controller(adjacency, cfg.agent)
+    previous, clock = jnp.zeros((count, ACTIONS)), jnp.zeros(5).at[1].set(1.0).at[3].set(1.0)
+
+    @jax.jit
+    def step(road: RoadMeasurement, previous: jax.Array, clock: jax.Array) -> tuple:
+        state = make_state(physical_state(road), view, previous, clock, cfg.agent.state)
+        action, certificate = act_fn(system.params.agent, state, previous, jax.random.key(0))
+        return action, certificate, advance_clock(clock, float(agent_road.CONTROL_S), 900.0)
+
+    def decide(_: int, road: RoadMeasurement) -> tuple:
+        nonlocal previous, clock
+        previous, certificate, clock = step(jax.tree.map(jnp.asarray, road), previous, clock)
+        return previous, view, certificate, 0
+
+    return decide
