@@ -29,7 +29,7 @@ def paper_table(name: str, book: ours.Book, dataset: str = "tdrive") -> str:
             cells += [paper_cell(name, row, column) if row in table.rows else "", our_cell(found)]
         lines.append(f"| {row} | " + " | ".join(cells) + " |")
     head = [
-        f"**{table.title}** (`{table.label}`; ours: {_source(book, used)})",
+        f"**{table.title}** (`{table.label}`; ours: {source(book, used)})",
         "",
         f"| {first} | " + " | ".join(f"{column}, paper | {column}, ours" for column in columns) + " |",
         "|---|" + "---|---|" * len(columns),
@@ -67,7 +67,7 @@ def write(page: Path, folder: Path) -> None:
     page.write_text(f"{head}{START}\n{readme_tables.render(folder)}{END}{tail}")
 
 
-def _source(book: ours.Book, used: set[tuple[str, str]]) -> str:
+def source(book: ours.Book, used: set[tuple[str, str]]) -> str:
     """Which runs stand behind the numbers."""
     rows = [row for place in sorted(used) for row in book[place] if "preset" in row]
     kinds = dict.fromkeys(f"{row['dataset']}, {row['data']} data, preset {row['preset']}" for row in rows)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import ours, paper, readme_tables, results, tables
+from experiments import figures, ours, paper, readme_tables, results, tables
 
 ROOT = Path(__file__).parent.parent
 COMMON = {"dataset": "tdrive", "data": "synthetic", "preset": "smoke", "device": "cpu", "data_hash": "h"}
@@ -133,6 +133,16 @@ def test_the_command_prints_a_table_by_name():
     argv = [sys.executable, "experiments/tables.py", "--table", "trimming"]
     said = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "tab:trim_sensitivity" in said and cells(said, "0.02")[0] == "0.041 [1]"
+
+
+def test_a_figure_has_a_panel_for_each_column_that_was_run_and_there_is_none_without_rows(tmp_path):
+    assert figures.draw("forecasting", {}) is None
+    rows = [forecast_row("pu_gat_plus", metric, 0.5) for metric in ("nrmse_h4", "coverage_h4")]
+    results.write_rows(tmp_path / "tdrive" / "forecast.jsonl", rows)
+    figure = figures.draw("forecasting", ours.load(tmp_path))
+    assert [axes.get_xlabel() for axes in figure.axes] == ["NRMSE", "coverage"]
+    widths = [bar.get_width() for bar in figure.axes[0].patches]
+    assert 0.5 in widths and 0.254 in widths and "synthetic data" in figure.get_suptitle()
 
 
 def test_committed_rows_have_no_time_of_day():
