@@ -95,6 +95,8 @@ def _is_a(kind: Any, value: Any) -> bool:
 
 
 def _write(folder: Path, kind: str, checkpoint: System | ForecasterCheckpoint) -> None:
+    if folder.exists() and any(folder.iterdir()) and not (folder / META).exists():
+        raise ValueError(f"{folder} holds something that is no checkpoint; name an empty folder.")
     arrays = _plain({"params": checkpoint.params, "conformal": checkpoint.conformal})
     leaves = _leaves(arrays)
     meta = {

@@ -69,6 +69,13 @@ def test_a_forecaster_comes_back_to_the_bit_and_replaces_an_older_one(system, tm
     assert [path.name for path in tmp_path.iterdir()] == ["forecaster"]  # no draft is left behind
 
 
+def test_a_folder_of_something_else_is_not_overwritten(system, tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ValueError, match="no checkpoint"):
+        checkpoint.save(tmp_path, system)
+    assert (tmp_path / "thesis.txt").exists()
+
+
 def test_the_folder_says_what_it_is_and_what_made_it(saved):
     meta = json.loads((saved / "checkpoint.json").read_text())
     assert (meta["format"], meta["kind"], meta["data_hash"]) == (checkpoint.FORMAT, "system", HASH)
