@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stream_jax.rl import lycon_wrl_plus as lycon
-from stream_jax.rl import replay, verification, world_model
+from stream_jax.rl import replay, world_model
 from stream_jax.rl.safety import LEAST_EXCESS, POLICY, SafetyConfig
 from tests.rl import toy_road
 from tests.rl.toy_road import ADJACENCY
@@ -119,16 +119,3 @@ def test_world_model_and_lyapunov_function_never_see_the_held_out_episodes(monke
         lycon.improve(KEY, state, [episodes, episodes], ADJACENCY, UNFILTERED)
     # A quarter of 8 is held out: 6 episodes of 12 steps from each of two iterations.
     np.testing.assert_array_equal(seen[0].action, np.tile(episodes.plan[:6, 1:].reshape(-1, 4, 9), (2, 1, 1)))
-
-
-def test_performance_counts_safe_episodes_and_violating_steps():
-    step = lycon.policy_step(KEY, lycon.start(KEY, ADJACENCY, UNFILTERED).agent, ADJACENCY, UNFILTERED, explore=False)
-    episodes = replay.stack(toy_road.collect(step, 2, 0))
-    x = np.zeros_like(episodes.x)
-    x[0, 3, 2, 8] = 1.5  # 180 s at one intersection in one step of the first episode: cost .5 of C2
-    x[:, 0, :, 8] = 9.0  # the moment before the first step is not the controller's doing
-    measured = verification.performance(episodes._replace(x=x), UNFILTERED)
-    assert float(measured.safe) == 0.5 and float(measured.violating) == 0.5
-    np.testing.assert_allclose(measured.cost, [0.0, 0.5 / 24, 0.0], rtol=1e-5)
-    # Reward 1 everywhere but for .5 * 1.5 at one of 96 intersections and steps.
-    np.testing.assert_allclose(measured.reward, 1.0 - 0.75 / 96, rtol=1e-5)
