@@ -71,7 +71,7 @@ CONTROLLERS = {
     "Full STREAM-RL": "lycon_wrl_plus",
     "w/o Lyapunov": "lycon_wrl_plus:no_lyapunov",
     "w/o uncertainty in state": "lycon_wrl_plus:no_uncertainty",
-    "w/o anomaly reward": "lycon_wrl_plus:no_anomaly_reward",
+    "w/o anomaly reward": "lycon_wrl_plus:no_anomaly",
     "No Lyapunov": "lycon_wrl_plus:no_lyapunov",
     "Soft, 0.1": "lycon_wrl_plus:soft_0.1",
     "Soft, 1": "lycon_wrl_plus:soft_1",
@@ -84,7 +84,7 @@ CONTROL = {
     "reward": "reward",
     "violations per episode": "violating_steps",
     "safety": "safety",
-    "rho_Lyap": "certified_share",
+    "rho_Lyap": "certificate_decrease_share",
 }
 HEADLINE_LEVEL = "heavy"  # of demand
 LAYERS = {"1": "gamma/*/layer_1/*", "2": "gamma/*/layer_2/*", "3": "gamma/*/layer_3/*", "sign flips": "gamma/*"}
@@ -129,8 +129,10 @@ def query(table: str, row: str, column: str, dataset: str) -> Query | None:
         case "gamma":
             return _gamma(dataset, row, column)
         case "latency":
-            return Query("bench", "latency", {"component": row}, column)
-        case "aci" | "clusters" | "trimming" | "delta" | "dependence" | "eps_floor":
+            return Query("bench", "latency", {"component": row, "method": "stream_jax"}, column)
+        case "eps_floor":
+            return _floor(dataset, row, column)
+        case "aci" | "clusters" | "trimming" | "delta" | "dependence":
             return Query(dataset, "sensitivity", {"method": table, "setting": row}, column)
     return _any_stage(dataset, row, column)
 
@@ -224,6 +226,15 @@ def _gamma(dataset: str, row: str, column: str) -> Query:
     method = "pu_gat_plus:unconstrained" if column.startswith("unconstrained") else "pu_gat_plus"
     summary = "negative" if row == "sign flips" else "sd" if column.endswith("sd") else "mean"
     return Query(dataset, "forecast", {"method": method}, LAYERS[row], summary)
+
+
+def _floor(dataset: str, row: str, column: str) -> Query | None:
+    """The floor enters the reported ratio alone, so the safety of the rollouts is one number for all rows."""
+    if column == "safety":
+        return _control(dataset, "LyCon-WRL+", column)
+    found = _control(dataset, "LyCon-WRL+", "reward")
+    suffix = "" if row == "0.1" else f"_{row}"  # the default has no suffix
+    return found._replace(metric=f"certificate_model_error_relative{suffix}") if column == "model error" else None
 
 
 def _event(row: str, column: str) -> Query:

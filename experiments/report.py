@@ -19,7 +19,7 @@ PAGE = resources.files("experiments") / "page"
 FIGURES = {
     "forecast": ("calibration", "coverage_over_time", "width_map", "examples"),
     "detect": ("fdr_and_power", "null_p_values", "recall_by_kind", "detections"),
-    "control": ("safety", "trade_off", "episode_moderate", "episode_heavy", "episode_overload"),
+    "control": ("safety", "trade_off", "learning", "episode", "greens", "episode_heavy"),
 }
 REFUSED = "SYNTHETIC DATA: a program wrote this recording, so nothing on this page is a finding about a real city."
 
@@ -28,7 +28,9 @@ def report(args: argparse.Namespace, out: Path, console: Console) -> Path:
     """Writes `<out>/report.html` from the run's rows and artefacts; returns its path."""
     dataset = loader.load(out / "data")
     book = ours.load(out / "results")
-    data = {"city": report_map.city(out, dataset), "road": report_map.road(out), "curves": report_curves.curves(out)}
+    controlled = book.get((dataset.manifest["dataset"], "control"), [])
+    data = {"city": report_map.city(out, dataset), "road": report_map.road(out)}
+    data["curves"] = report_curves.curves(out, controlled)
     title = f"{dataset.manifest['dataset']}: forecast, detect, control"
     page = string.Template((PAGE / "template.html").read_text()).substitute(
         title=html.escape(title),
@@ -53,7 +55,7 @@ def body(title: str, dataset: loader.TrafficDataset, book: ours.Book, data: dict
         section("forecast", "Forecasts", _block(book, name, "forecast") + _figures(out, "forecast")),
         section("detect", "Detections", _block(book, name, "detect") + _figures(out, "detect")),
         section("control", "Signals", _road(data) + _block(book, name, "control") + _figures(out, "control")),
-        section("learning", "Learning", _curves(data["curves"]) + _verdicts(out)),
+        section("learning", "Learning", _curves(data["curves"]) + _verdicts(book, name)),
         section("paper", "Paper and ours", _paper(book, name)),
         section("data", "Where the data come from", _provenance(manifest)),
         section("config", "Configuration", _configs(out)),
@@ -144,13 +146,10 @@ def _curves(found: list[dict]) -> str:
     return f'<div class="cards">{"".join(made)}</div>' if made else "<p>Nothing was trained in this folder.</p>"
 
 
-def _verdicts(out: Path) -> str:
-    made = []
-    for name, row in report_curves.verdicts(out):
-        word = "certified" if row["certified"] else f"not certified ({row.get('failing') or 'no reason was logged'})"
-        made.append(f'<h3>Certificate of {html.escape(name)}</h3><p class="verdict">{html.escape(word)}</p>')
-        made.append(json_block({key: value for key, value in row.items() if key not in ("certified", "failing")}))
-    return "".join(made)
+def _verdicts(book: ours.Book, name: str) -> str:
+    table = report_curves.verdicts(book.get((name, "control"), []))
+    words = "What the drift bound, computed on the test episodes, promises about the mean violation, and what happened."
+    return f"<h3>Certificates</h3><p>{words}</p>{markdown(table)}" if table else ""
 
 
 def _paper(book: ours.Book, name: str) -> str:

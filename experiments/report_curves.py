@@ -1,17 +1,25 @@
-"""Learning curves and the certificate's verdict, read from what training left in the run folder."""
+"""Learning curves and certificates: the forecaster's from its checkpoints, the controllers' from the results rows."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import orbax.checkpoint as ocp
 
-AGENT = {"reward": "reward", "safety": "safe share", "violation": "violation", "margin": "margin"}
+AGENT = {"traffic": "traffic reward per step", "safe": "safe episodes", "intervened": "filtered steps"}
+VERDICT = {
+    "certified": "certified",
+    "failing": "what fails",
+    "bound_upper": "bound on the mean violation, 95 %",
+    "violation": "mean violation",
+    "margin_coverage": "steps within the margin",
+    "uncertified_share": "uncertified steps",
+    "filtered_share": "filtered steps",
+}
 
 
-def curves(out: Path) -> list[dict]:
+def curves(out: Path, control_rows: list[dict]) -> list[dict]:
     """Named series over epochs or iterations, one chart each."""
-    return forecaster_curves(out / "forecast") + agent_curves(out)
+    return forecaster_curves(out / "forecast") + agent_curves(control_rows)
 
 
 def forecaster_curves(folder: Path) -> list[dict]:
@@ -31,33 +39,42 @@ def forecaster_curves(folder: Path) -> list[dict]:
     return made
 
 
-def agent_curves(out: Path) -> list[dict]:
-    """What the controller's learning wrote down after each iteration, a chart per quantity."""
+def agent_curves(rows: list[dict]) -> list[dict]:
+    """What validation showed after each iteration of learning, a line for each seed."""
+    points = [row for row in rows if row["metric"] == "curve" and row.get("kind") == "validation"]
     made = []
-    for name, rows in agent_logs(out):
-        for metric, title in AGENT.items():
-            values = [row[metric] for row in rows if isinstance(row.get(metric), int | float)]
-            if len(values) > 1:
-                made.append({"title": f"{name}: {title}", "series": [{"name": title, "values": values}]})
+    for method in dict.fromkeys(row["method"] for row in points):
+        mine = [row for row in points if row["method"] == method]
+        for field, title in AGENT.items():
+            series = [
+                {"name": f"seed {seed}", "values": [row[field] for row in mine if row["seed"] == seed]}
+                for seed in sorted({row["seed"] for row in mine})
+            ]
+            if any(len(one["values"]) > 1 for one in series):
+                made.append({"title": f"{method}: {title}, validation", "series": series})
     return made
 
 
-def agent_logs(out: Path) -> list[tuple[str, list[dict]]]:
-    """The newest log of every learning run of a controller."""
-    found = {}
-    for path in sorted(out.glob("control/**/state/*/log/metadata"), key=lambda path: int(path.parts[-3])):
-        found[path.parents[3]] = json.loads(path.read_text())["rows"]
-    return [(folder.name, rows) for folder, rows in found.items()]
+def verdicts(rows: list[dict]) -> str:
+    """The certificates as a markdown table, one line for each learned controller, level and seed; empty without any."""
+    found: dict[tuple, dict] = {}
+    for row in rows:
+        if row["metric"].startswith("certificate_"):
+            place = (row["method"], row["level"], row["seed"])
+            found.setdefault(place, {})[row["metric"].removeprefix("certificate_")] = row["value"]
+    if not found:
+        return ""
+    lines = [f"| controller | demand | seed | {' | '.join(VERDICT.values())} |", "|---" * (3 + len(VERDICT)) + "|"]
+    for place, values in found.items():
+        cells = [*map(str, place), *(_word(values.get(name)) for name in VERDICT)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
-def verdicts(out: Path) -> list[tuple[str, dict]]:
-    """The last certificate of each learning run."""
-    found = []
-    for name, rows in agent_logs(out):
-        checked = [row for row in rows if "certified" in row]
-        if checked:
-            found.append((name, checked[-1]))
-    return found
+def _word(value: float | bool | str | None) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.3f}" if isinstance(value, float) else str(value or "")
 
 
 def _mean_over_seeds(values: np.ndarray) -> list[float]:

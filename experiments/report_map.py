@@ -10,6 +10,7 @@ import numpy as np
 from data.loader import DAY_S, TrafficDataset
 from data.spark_etl import shards
 from experiments import decisions, detection, forecasting
+from experiments.control_stage import PAPER_GRID
 from sim.demand import DEMAND_LEVELS
 from sim.network import read_network
 
@@ -57,28 +58,33 @@ def road(out: Path, limit: int = 240) -> dict | None:
     if not nets:
         return None
     network, runs = read_network(nets[-1]), []
-    for level in (name for name in DEMAND_LEVELS if (out / "control" / name).is_dir()):
-        for folder in sorted((out / "control" / level).iterdir()):
+    for level in DEMAND_LEVELS.values():
+        rate = level.vehicles_per_hour * len(network.ids) / PAPER_GRID
+        plain = sorted((out / "control" / "episodes" / f"{rate:g}").glob("*"))
+        learned = sorted((out / "control" / level.name).glob("*/seed0"))
+        for folder, name in [(one, one.name) for one in plain] + [(one, one.parent.name) for one in learned]:
             files = sorted(folder.glob("000-*.npz"))
             if files:
-                runs.append({"level": level, "name": folder.name} | episode(files[-1], level, limit))
+                runs.append({"level": level.name, "name": name} | episode(files[-1], level.limits.wait, limit))
     if not runs:
         return None
-    place = np.asarray(network.position, np.float64)
-    size, place = fitted([place], margin=40.0)
+    size, (place,) = fitted([np.asarray(network.position, np.float64)], margin=40.0)
     links = {tuple(sorted((i, int(j)))) for i, row in enumerate(network.neighbours) for j in row if j >= 0}
-    return {"size": size, "place": place[0], "links": sorted(links), "runs": runs, "sources": SOURCES}
+    return {"size": size, "place": place, "links": sorted(links), "runs": runs, "sources": SOURCES}
 
 
-def episode(path: Path, level: str, limit: int) -> dict:
+def episode(path: Path, wait_limit: float, limit: int) -> dict:
     """Halting vehicles and longest wait of each intersection, and what the filter did where something learned acts."""
     arrays = shards.read_arrays(path)
     found = {
         "queue": numbers(arrays["queue"][:limit].sum(axis=-1)),
         "wait": numbers(arrays["wait"][:limit]),
-        "limit": DEMAND_LEVELS[level].limits.wait,
+        "limit": wait_limit,
     }
-    return found | ({"source": [-1, *arrays["source"][:limit].tolist()]} if "source" in arrays else {})
+    decided = path.parent / "decisions" / path.name
+    if decided.exists():
+        found["source"] = [-1, *shards.read_arrays(decided)["source"][: limit - 1].tolist()]
+    return found
 
 
 def load_scored(out: Path, fold: int, dataset: TrafficDataset) -> detection.Scored | None:

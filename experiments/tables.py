@@ -69,8 +69,11 @@ def write(page: Path, folder: Path) -> None:
 
 def source(book: ours.Book, used: set[tuple[str, str]]) -> str:
     """Which runs stand behind the numbers."""
-    rows = [row for place in sorted(used) for row in book[place] if "preset" in row]
-    kinds = dict.fromkeys(f"{row['dataset']}, {row['data']} data, preset {row['preset']}" for row in rows)
+    rows = [row for place in sorted(used) for row in book[place]]
+    kinds = dict.fromkeys(
+        f"{row['dataset']}, {row['data']} data, preset {row['preset']}" if "preset" in row else f"on {row['device']}"
+        for row in rows
+    )
     return "; ".join(kinds) or "not run"
 
 

@@ -10,7 +10,10 @@ from rich.console import Console
 
 from data import loader
 from data.spark_etl import shards
-from experiments import detection, options, report, report_html, report_map, results
+from experiments import detection, options, report, report_curves, report_html, report_map, results
+from experiments.control_stage import PAPER_GRID
+from experiments.road import episode_folder
+from sim.demand import DEMAND_LEVELS
 from sim.network import GridConfig, build_grid
 from tests import browser
 from tests.small_city import write_small_city
@@ -76,10 +79,27 @@ def write_control(out: Path) -> None:
     """Two controllers on a 2 x 2 grid; queues grow by a vehicle a step, and the learned one is filtered at step 2."""
     build_grid(GridConfig(size=2), out / "control")
     queue = np.arange(7.0)[:, None, None] * np.ones((1, 4, 8)) / 8
-    for name, more in (("default_plan", {}), ("lycon_wrl_plus", {"source": np.array([0, 1, 0, 0, 0, 0])})):
-        folder = out / "control" / "heavy" / name
+    rate = DEMAND_LEVELS["heavy"].vehicles_per_hour * 4 / PAPER_GRID
+    plain = episode_folder(out / "control", rate, "default_plan")
+    learned = out / "control" / "heavy" / "lycon_wrl_plus" / "seed0"
+    for folder in (plain, learned):
         folder.mkdir(parents=True)
-        shards.write_arrays(folder / "000-aa.npz", queue=queue, wait=queue[..., 0] * 50, **more)
+        shards.write_arrays(folder / "000-aa.npz", queue=queue, wait=queue[..., 0] * 50)
+    (learned / "decisions").mkdir()
+    shards.write_arrays(learned / "decisions" / "000-aa.npz", source=np.array([0, 1, 0, 0, 0, 0]))
+    row = {"dataset": "small", "data": "synthetic", "preset": "smoke", "data_hash": "h", "stage": "control"}
+    row |= {"method": "lycon_wrl_plus", "level": "heavy"}
+    rows = [row | {"metric": "safety", "value": 0.5, "lower": 0.1, "upper": 0.9, "episodes": 2}]
+    rows += [
+        row | {"metric": f"certificate_{name}", "seed": 0, "value": value}
+        for name, value in (("certified", False), ("failing", "bound"), ("bound_upper", 0.25))
+    ]
+    rows += [
+        row
+        | {"metric": "curve", "seed": 0, "kind": "validation", "iteration": k, "traffic": v, "safe": v, "intervened": v}
+        for k, v in enumerate((0.1, 0.4))
+    ]
+    results.write_rows(out / "results" / "small" / "control.jsonl", rows)
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +175,14 @@ def test_an_infinite_bound_is_null_and_a_filtered_step_keeps_its_source(run):
     assert city["upper"][-1][0] is None and city["width"][-1][0] is None and city["mean"][-1][0] is not None
     learned = next(one for one in report_map.road(run)["runs"] if one["name"] == "lycon_wrl_plus")
     assert learned["source"] == [-1, 0, 1, 0, 0, 0, 0] and report_map.SOURCES[1] == "projected"
+
+
+def test_the_certificates_verdict_and_the_learning_curve_are_the_rows(run):
+    page = (run / "report.html").read_text()
+    assert "<td>lycon_wrl_plus</td><td>heavy</td><td>0</td><td>no</td><td>bound</td><td>0.250</td>" in page
+    found = json.loads(re.search(r'id="run-data">(.*?)</script>', page)[1])["curves"]
+    assert [one["title"].split(": ")[1] for one in found] == [f"{t}, validation" for t in report_curves.AGENT.values()]
+    assert found[0]["series"] == [{"name": "seed 0", "values": [0.1, 0.4]}]
 
 
 def test_cells_are_drawn_north_up_and_keep_their_proportions():

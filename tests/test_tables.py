@@ -116,6 +116,18 @@ def test_precision_is_one_minus_the_pooled_false_discovery_proportion(tmp_path):
     assert cells(tables.paper_table("anomaly", ours.load(tmp_path)), "CRFN-BY")[1] == "0.750"
 
 
+def test_the_floor_of_the_error_ratio_cannot_change_safety(tmp_path):
+    row = COMMON | {"stage": "control", "method": "lycon_wrl_plus", "level": "heavy"}
+    rows = [row | {"metric": "safety", "value": 0.5}]
+    rows += [
+        row | {"metric": "certificate_model_error_relative", "seed": k, "value": v} for k, v in enumerate((0.1, 0.3))
+    ]
+    results.write_rows(tmp_path / "tdrive" / "control.jsonl", rows)
+    text = tables.paper_table("eps_floor", ours.load(tmp_path))
+    assert [cells(text, floor)[5] for floor in ("0", "0.05", "0.1", "0.2")] == ["0.500"] * 4
+    assert cells(text, "0.1")[1] == "0.200 ± 0.141" and cells(text, "0.2")[1] == ""
+
+
 def test_control_shows_safety_with_its_interval_at_every_level(tmp_path):
     row = COMMON | {"stage": "control", "method": "fixed", "seed": 0}
     rows = [
