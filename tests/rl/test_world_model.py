@@ -21,14 +21,22 @@ both = pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "ji
 
 
 def untrained(limit: float = jnp.inf, change: float = 0.1) -> WorldParams:
-    scaling = Scaling(jnp.zeros(INPUTS), jnp.ones(INPUTS), jnp.full(10, change))
-    return WorldParams(init_network(jax.random.key(3), INPUTS, WORLD), scaling, jnp.asarray(limit))
+    scaling = Scaling(jnp.zeros(INPUTS), jnp.ones(INPUTS), jnp.full(10, change, jnp.float32))
+    return WorldParams(init_network(jax.random.key(3), INPUTS, WORLD), scaling, jnp.float32(limit))
 
 
 def act(key, state):
     """A random change of the plan; keeps its size to be looked at."""
     move = 0.3 * jax.random.normal(key, state.plan.shape)
     return jnp.clip(state.plan + move, -1.0, 1.0), {"size": jnp.abs(move).sum()}
+
+
+# Shared by the tests below, which all use the same shapes: traced once by all of them together.
+roll = jax.jit(
+    chex.assert_max_traces(
+        lambda key, params, start: world_model.imagine(key, params, act, start, ADJACENCY, WORLD), n=1
+    )
+)
 
 
 @pytest.fixture(scope="module")
@@ -148,10 +156,8 @@ def test_the_mean_next_state_is_one_that_a_road_can_show():
 
 def test_imagination_is_the_loop_over_steps_and_is_traced_once(fitted):
     start, key = random_state(jax.random.key(11)), jax.random.key(12)
-    counted = chex.assert_max_traces(lambda k, params, s: world_model.imagine(k, params, act, s, ADJACENCY, WORLD), n=1)
-    compiled = jax.jit(counted)
-    rollout = compiled(key, fitted, start)
-    compiled(jax.random.key(13), fitted, random_state(jax.random.key(14)))
+    rollout = roll(key, fitted, start)
+    roll(jax.random.key(13), fitted, random_state(jax.random.key(14)))
     member_key, scan_key = jax.random.split(key)
     member = jax.random.randint(member_key, (), 0, 5)
     step = jax.jit(lambda k, s: world_model.imagine_step(k, fitted, act, s, member, ADJACENCY, WORLD))
@@ -167,7 +173,7 @@ def test_imagination_is_the_loop_over_steps_and_is_traced_once(fitted):
 
 def test_imagined_steps_hold_the_city_move_the_clock_and_take_the_action_as_the_next_plan():
     start = random_state(jax.random.key(15))
-    steps = jax.jit(lambda: world_model.imagine(jax.random.key(16), untrained(), act, start, ADJACENCY, WORLD))()
+    steps = roll(jax.random.key(16), untrained(), start)
     after = steps.transitions.next_state
     np.testing.assert_array_equal(after.mean, np.broadcast_to(start.mean, after.mean.shape))
     np.testing.assert_array_equal(after.p_value, np.broadcast_to(start.p_value, after.p_value.shape))
@@ -201,10 +207,9 @@ def test_one_member_leads_a_rollout_and_its_head_makes_the_noise():
 @pytest.mark.parametrize("limit", [-1.0, "middle", np.inf])
 def test_a_rollout_ends_at_the_first_step_of_too_much_disagreement(limit):
     start = random_state(jax.random.key(19))
-    roll = jax.jit(lambda params: world_model.imagine(jax.random.key(20), params, act, start, ADJACENCY, WORLD))
-    spread = np.asarray(roll(untrained()).disagreement)
+    spread = np.asarray(roll(jax.random.key(20), untrained(), start).disagreement)
     limit = float(np.median(spread)) if limit == "middle" else limit
-    rollout = roll(untrained(limit))
+    rollout = roll(jax.random.key(20), untrained(limit), start)
     np.testing.assert_array_equal(rollout.alive, np.cumprod(spread <= limit).astype(bool))
     np.testing.assert_array_equal(rollout.disagreement, spread)
 
@@ -212,10 +217,9 @@ def test_a_rollout_ends_at_the_first_step_of_too_much_disagreement(limit):
 def test_vmapped_rollouts_are_the_single_ones(fitted):
     keys = jax.random.split(jax.random.key(21), 3)
     starts = jax.vmap(random_state)(jax.random.split(jax.random.key(22), 3))
-    roll = jax.jit(lambda k, s: world_model.imagine(k, fitted, act, s, ADJACENCY, WORLD))
     together = jax.jit(jax.vmap(lambda k, s: world_model.imagine(k, fitted, act, s, ADJACENCY, WORLD)))(keys, starts)
     for i in range(3):
-        alone = roll(keys[i], jax.tree.map(lambda leaf, i=i: leaf[i], starts))
+        alone = roll(keys[i], fitted, jax.tree.map(lambda leaf, i=i: leaf[i], starts))
         chex.assert_trees_all_close(jax.tree.map(lambda leaf, i=i: leaf[i], together), alone, rtol=1e-4, atol=1e-5)
 
 
