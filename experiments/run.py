@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from data.errors import DataError
 from experiments import display, lock, options, plan
+from sim.errors import RoadError
 
 FAILED, STOPPED = 2, 130
 # Loaded when their turn comes: etl needs no jax, nothing but control needs SUMO, and a plan needs none of them.
@@ -73,12 +74,12 @@ def load(place: str) -> object:
 
 def sentence(error: ValueError | OSError, out: Path) -> str:
     """What went wrong and what to do, in one sentence."""
-    if isinstance(error, OSError):
-        if error.errno == errno.ENOSPC:
-            return f"The disk that holds {out} is full; free some space and run the same command to go on."
-        return f"{error.strerror}: {error.filename}; choose another --out."
     message = " ".join(str(error).split())
-    return message if isinstance(error, DataError) else f"{message} (--debug shows where)"
+    if getattr(error, "errno", None) == errno.ENOSPC or "No space left on device" in message:
+        return f"The disk that holds {out} is full; free some space and run the same command to go on."
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.strerror}: {error.filename}; choose another --out."
+    return message if isinstance(error, DataError | RoadError) else f"{message} (--debug shows where)"
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
+import rich
 from jax import Array
 from jax.sharding import PartitionSpec
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 InitFn = Callable[[Array], Any]  # key -> params
@@ -230,9 +230,10 @@ def _batches(order: Array, batch: int) -> tuple[Array, Array]:
 
 
 def _shared_out(rows: Array) -> Array:
-    """The batch's rows [B] cut between the devices of the mesh in force; as they are without one."""
-    has_axis = BATCH_AXIS in jax.sharding.get_abstract_mesh().axis_names
-    return jax.lax.with_sharding_constraint(rows, PartitionSpec(BATCH_AXIS)) if has_axis else rows
+    """The batch's rows [B] cut between the devices of the mesh in force; as they are without one or if B is uneven."""
+    devices = dict(jax.sharding.get_abstract_mesh().shape).get(BATCH_AXIS, 0)
+    is_even = devices > 1 and rows.shape[0] % devices == 0
+    return jax.lax.with_sharding_constraint(rows, PartitionSpec(BATCH_AXIS)) if is_even else rows
 
 
 def _num_examples(tree: Any) -> int:
@@ -250,8 +251,8 @@ def _note(state: TrainState) -> str:
 
 
 def _progress_bar(wanted: bool) -> Progress:
-    """Shown only on a terminal, so that logs stay readable."""
-    console = Console(stderr=True)
+    """Shown only on a terminal, so that logs stay readable, on the console that other live displays share."""
+    console = rich.get_console()
     columns = (TextColumn("epoch"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[note]}"))
     return Progress(*columns, TimeRemainingColumn(), console=console, disable=not (wanted and console.is_terminal))
 

@@ -1,5 +1,6 @@
 """Fits a line and a flow on one device and on all of them and prints what came out; run with forced host devices."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
@@ -73,6 +74,7 @@ if __name__ == "__main__":
     found = {
         "line, 8 seeds": compare(fit_line, 8, line_data(), cfg),
         "line, 1 seed": compare(fit_line, 1, line_data(), cfg),
+        "line, 1 seed, uneven batch": compare(fit_line, 1, line_data(), dataclasses.replace(cfg, batch=12)),
         "flow, 4 seeds": compare(fit_flow, 4, flow_data()),
     }
     print(json.dumps(found))

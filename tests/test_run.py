@@ -85,6 +85,8 @@ def test_each_stage_is_announced_and_timed_in_plain_lines(command, tmp_path):
         (DataError("taxis.txt is empty; download it again."), "taxis.txt is empty; download it again."),
         (RoadError("no SUMO; install it."), "no SUMO; install it."),
         (ValueError("two\nlines"), "two lines (--debug shows where)"),
+        (ValueError("checkpoint: No space left on device"), "is full; free some space and run the same command"),
+        (OSError("connection reset"), "connection reset (--debug shows where)"),
         (
             OSError(errno.ENOSPC, "No space left on device", "x.npz"),
             "is full; free some space and run the same command",
@@ -99,6 +101,7 @@ def test_what_goes_wrong_is_one_sentence_and_exit_code_two(command, error, words
     code, said, ran = command(forecast=error)
     assert code == run.FAILED and ran == ["etl", "forecast"]
     last = said.splitlines()[-1]
+    assert ("--debug" in last) == ("--debug" in words)
     assert last.startswith("error: ") and words in last and said.count("error: ") == 1 and "Traceback" not in said
 
 

@@ -26,7 +26,7 @@ def found() -> dict:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("case", ["line, 8 seeds", "line, 1 seed", "flow, 4 seeds"])
+@pytest.mark.parametrize("case", ["line, 8 seeds", "line, 1 seed", "line, 1 seed, uneven batch", "flow, 4 seeds"])
 def test_eight_devices_give_the_numbers_of_one(found, case):
     one, every = found[case]["one"], found[case]["all"]
     for name in ("loss", "val", "params"):
