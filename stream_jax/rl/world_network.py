@@ -23,7 +23,7 @@ class WorldConfig:
     layers: int = 2
     horizon: int = 15  # control steps of an imagined rollout
     activation: str = "tanh"  # has slope 1 at its origin, so that a bounded norm still passes small signals whole
-    coefficient: float = 2.0  # largest spectral norm of a layer, standardised units; the paper's 1 underfits a small road
+    coefficient: float = 2.0  # largest spectral norm of a layer, standardised units; the paper's 1 underfits a toy road
     power_iterations: int = 5  # while training
     log_sigma: tuple[float, float] = (-4.0, 1.5)  # bounds of the head, in units of the typical change
     held_out_block: int = 20  # consecutive transitions that are kept or held out together
