@@ -15,6 +15,7 @@ from stream_jax.gnn.network import ForecasterConfig
 from stream_jax.gnn.profile import EPS, causal_anchors, noise_scale
 from stream_jax.types import ForecastData, TrafficSeries
 
+FEW_DAYS = 5.0  # days behind a profile at which its errors count half in training
 INPUT_CLIP = 6.0  # standardised inputs beyond this are incidents; their size carries no further information
 
 
@@ -34,6 +35,7 @@ class Prepared(NamedTuple):
     clock: Array  # [L, 4]
     seasonal: Array  # [L, N, F]
     future: Array  # [L, H, N, F] anchors
+    plain: Array  # [L, H, N, F] the same without any cell's own level
     days: Array  # [L, N, F] days that stand behind them
 
 
@@ -42,7 +44,7 @@ class Inputs(NamedTuple):
 
     window: Array  # [T, N, F] standardised errors of the anchor one step before
     season: Array  # [T, N, F] the same of the seasonal mean at the window's level
-    context: Array  # [N, ·] shape of the coming hour, the city's errors, calendar
+    context: Array  # [N, ·] shape of the coming hour, the cells' own levels, the city's errors, calendar
     centre: Array  # [H, N, G] anchor of the targets, scaled units
     spread: Array  # [H, N, G] size of one standardised unit, scaled units
 
@@ -66,9 +68,9 @@ def fit_scaler(data: ForecastData, cfg: ForecasterConfig) -> Scaler:
 def prepare(series: TrafficSeries, scaler: Scaler, cfg: ForecasterConfig) -> Prepared:
     """Scales a recording and runs the causal anchors over it."""
     values = jnp.where(series.observed, series.values / scaler.scale, 0.0)
-    anchors = causal_anchors(values, series.observed, cfg.horizon, cfg.profile)
+    anchors = causal_anchors(values, series.observed, series.slot, cfg.horizon, cfg.profile)
     seasonal = scaler.seasonal[series.slot % cfg.profile.steps_per_day]
-    return Prepared(values, series.observed, series.clock, seasonal, anchors.future, anchors.days)
+    return Prepared(values, series.observed, series.clock, seasonal, anchors.future, anchors.plain, anchors.days)
 
 
 def training_steps(data: ForecastData, cfg: ForecasterConfig) -> Array:
@@ -79,8 +81,7 @@ def training_steps(data: ForecastData, cfg: ForecasterConfig) -> Array:
 
 def trust_at(prepared: Prepared, origins: Array, cfg: ForecasterConfig) -> Array:
     """Weight of a window's targets in training, [B, 1, N, G]: near 0 on the first day, which has no profile yet."""
-    days = prepared.days[origins][:, None][..., jnp.array(cfg.targets)]
-    return (days + 1e-3) / (days + 0.1)
+    return _trust(prepared.days[origins][:, None][..., jnp.array(cfg.targets)])
 
 
 def inputs_at(prepared: Prepared, scaler: Scaler, origin: Array, cfg: ForecasterConfig) -> Inputs:
@@ -94,27 +95,31 @@ def inputs_at(prepared: Prepared, scaler: Scaler, origin: Array, cfg: Forecaster
     usual = jnp.where(known, prepared.seasonal[past], 0.0)
     level = jnp.where(known, values, 0.0).sum((0, 1)) / jnp.maximum(usual.sum((0, 1)), EPS)  # [F]
     season = jnp.where(known, (usual * level - foreseen) / unit, 0.0)
-    ahead = prepared.future[origin]  # [H, N, F]
-    centre = ahead[..., targets]
+    centre = prepared.future[origin][..., targets]  # [H, N, G]
+    spread = scaler.unit[targets] * noise_scale(centre, cfg.profile)
+    own = _clip((prepared.plain[origin][..., targets] - centre) / spread)
     return Inputs(
-        window=jnp.clip(window, -INPUT_CLIP, INPUT_CLIP),
-        season=jnp.clip(season, -INPUT_CLIP, INPUT_CLIP),
-        context=_context(prepared, jnp.clip(window, -INPUT_CLIP, INPUT_CLIP), ahead, foreseen[-1], origin, cfg),
+        window=_clip(window),
+        season=_clip(season),
+        context=_context(prepared, _clip(window)[..., targets], centre, own, foreseen[-1][..., targets], origin, cfg),
         centre=centre,
-        spread=scaler.unit[targets] * noise_scale(centre, cfg.profile),
+        spread=spread,
     )
 
 
 def _context(
-    prepared: Prepared, window: Array, ahead: Array, foreseen: Array, origin: Array, cfg: ForecasterConfig
+    prepared: Prepared, window: Array, ahead: Array, own: Array, foreseen: Array, origin: Array, cfg: ForecasterConfig
 ) -> Array:
-    """Shape of the coming hour, size, the city's mean error of each step and, if asked for, the calendar, [N, ·]."""
-    cells, targets = ahead.shape[1], jnp.array(cfg.targets)
-    floor = cfg.profile.floor
-    shape = jnp.log((ahead + floor) / (foreseen + floor))[..., targets]  # [H, N, G]
-    city = window[..., targets].mean(1).ravel()  # [T * G]
-    size = jnp.log(foreseen[:, targets] + floor)
-    parts = [jnp.moveaxis(shape, 0, 1).reshape(cells, -1), size, jnp.broadcast_to(city, (cells, city.shape[0]))]
+    """Shape of the coming hour, the anchor's distance from the plain one, size, the city's mean error of each step and,
+    if asked for, the calendar, [N, ·].
+
+    Args: window [T, N, G]; ahead, own [H, N, G]; foreseen [N, G].
+    """
+    cells, floor = foreseen.shape[0], cfg.profile.floor
+    shape = jnp.log((ahead + floor) / (foreseen + floor))
+    by_cell = jnp.moveaxis(jnp.concatenate([shape, own]), 0, 1).reshape(cells, -1)
+    city = jnp.broadcast_to(window.mean(1).ravel(), (cells, cfg.history * foreseen.shape[1]))
+    parts = [by_cell, jnp.log(foreseen + floor), city]
     if cfg.calendar:
         parts.append(jnp.broadcast_to(prepared.clock[origin], (cells, 4)))
     return jnp.concatenate(parts, -1)
@@ -134,9 +139,18 @@ def _anchor_error(data: ForecastData, prepared: Prepared, cfg: ForecasterConfig)
         ahead = origin + jnp.arange(1, cfg.horizon + 1)
         expected, days = prepared.future[origin], prepared.days[origin]
         error = (prepared.values[ahead] - expected) / noise_scale(expected, cfg.profile)
-        mask = prepared.observed[ahead] * (days + 1e-3) / (days + 0.1)
+        mask = prepared.observed[ahead] * _trust(days)
         return (mask * error**2).sum((0, 1)), mask.sum((0, 1))
 
     totals, counts = jax.lax.map(squares, data.train, batch_size=64)
     mean = totals.sum(0) / jnp.maximum(counts.sum(0), EPS)
     return jnp.where(mean > 0, jnp.sqrt(mean), 1.0)
+
+
+def _trust(days: Array) -> Array:
+    """How far errors made with so many days behind the profile resemble those of a long recording."""
+    return (days + 1e-3) / (days + FEW_DAYS)
+
+
+def _clip(errors: Array) -> Array:
+    return jnp.clip(errors, -INPUT_CLIP, INPUT_CLIP)

@@ -32,11 +32,18 @@ class ProfileConfig:
     floor: float = 0.05  # added under the square root, in units of the feature's standard deviation
     # Profiles: weight of a day relative to the day after it, and of the same weekday beyond its share among days.
     days: tuple[tuple[float, float], ...] = ((0.3, 2.0), (0.6, 2.0), (0.9, 2.0), (0.9, 20.0))
-    cell_memories: tuple[float, ...] = (0.8, 0.95, 0.985)  # per step: how slowly a cell's ratio to the city forgets
-    cell_priors: tuple[float, ...] = (0.25, 2.0)  # evidence before a cell leaves the city's ratio, scaled units
+    # One more profile: weight of a day relative to the day after it, and of days of the same kind (working or weekend).
+    kind: tuple[float, float] = (0.98, 5.0)
+    cell_memories: tuple[float, ...] = (0.5, 0.8, 0.95, 0.985)  # per step: how slowly a cell's ratio forgets
+    cell_priors: tuple[float, ...] = (0.25, 2.0, 8.0)  # evidence before a cell leaves the city's ratio, scaled units
     city_memory: float = 0.3  # per step: how slowly the city's ratio to its profile forgets
     weight_memory: float = 0.95  # per step: how slowly an expert's errors are forgotten
-    sharpness: float = 20.0  # of the experts' weights, per unit of mean squared standardised error
+    sharpness: float = 200.0  # of the experts' weights, per unit of mean squared standardised error
+
+    @property
+    def num_profiles(self) -> int:
+        """Profiles by day and week, and the one by kind of day, which is the last."""
+        return len(self.days) + 1
 
 
 class Profile(NamedTuple):
@@ -50,8 +57,9 @@ class Anchors(NamedTuple):
     """The weighed forecast of all experts, issued at every step of a recording."""
 
     future: Array  # [L, H, N, F] scaled units: the next H steps, as seen from each step
-    weight: Array  # [L, E, F] the experts' weights behind it
-    days: Array  # [L, N, F] days that stand behind the first profile
+    plain: Array  # [L, H, N, F] the profile by kind of day at the city's level: no cell's own level
+    weight: Array  # [L, E, F] the experts' weights behind the forecast
+    days: Array  # [L, N, F] days that stand behind the plain profile
 
 
 class Levels(NamedTuple):
@@ -59,34 +67,49 @@ class Levels(NamedTuple):
 
     city: Array  # [2, P] decayed city sums: observed, expected
     cell: Array  # [2, P, C, N] decayed cell sums: observed, expected at the city's level
-    pending: Array  # [H, E, H, N] forecasts of the last H steps, newest first
+    pending: Array  # [H, E, N] what the experts multiplied their profiles by at the last H steps, newest first
     loss: Array  # [E] decayed squared standardised errors
     count: Array  # [] decayed number of errors
 
 
-def causal_anchors(values: Array, observed: Array, horizon: int, cfg: ProfileConfig) -> Anchors:
+def causal_anchors(values: Array, observed: Array, slot: Array, horizon: int, cfg: ProfileConfig) -> Anchors:
     """Runs all experts over a recording.
 
-    Args: values [L, N, F] scaled, 0 where not observed; observed [L, N, F] bool.
+    Args: values [L, N, F] scaled, 0 where not observed; observed [L, N, F] bool; slot [L] of the week.
     """
     ahead = ((0, horizon), (0, 0), (0, 0))
     padded = jnp.pad(values, ahead), jnp.pad(observed, ahead)
-    profiles = [causal_profile(*padded, horizon, memory, week, cfg) for memory, week in cfg.days]
+    weekend = is_weekend(jnp.concatenate([slot, slot[-1] + jnp.arange(1, horizon + 1)]), cfg)
+    profiles = [causal_profile(*padded, None, horizon, memory, week, cfg) for memory, week in cfg.days]
+    profiles.append(causal_profile(*padded, weekend, horizon, *cfg.kind, cfg))
     expected = jnp.stack([profile.expected for profile in profiles], axis=1)  # [L + H, P, N, F]
     over_features = jax.vmap(partial(_run, horizon=horizon, cfg=cfg), in_axes=-1, out_axes=-1)
-    future, weight = over_features(values, observed, expected)
-    return Anchors(future, weight, profiles[0].days[: values.shape[0]])
+    days = profiles[-1].days[: values.shape[0]] / (1.0 + cfg.kind[1])
+    return Anchors(*over_features(values, observed, expected), days)
+
+
+def is_weekend(slot: Array, cfg: ProfileConfig) -> Array:
+    """Whether a slot of the week, Monday 00:00 being 0, lies on a Saturday or Sunday; slots may run past the week."""
+    return (slot // cfg.steps_per_day) % 7 >= 5
 
 
 def causal_profile(
-    values: Array, observed: Array, horizon: int, day_memory: float, week_weight: float, cfg: ProfileConfig
+    values: Array,
+    observed: Array,
+    weekend: Array | None,
+    horizon: int,
+    day_memory: float,
+    extra_weight: float,
+    cfg: ProfileConfig,
 ) -> Profile:
     """Smoothed same-time-of-day mean over earlier days, shrunk towards the city's shape.
 
     The profile of a step rests on steps at least `horizon` before it, hence on nothing after any forecast's origin.
+
+    Args: weekend [L] gives the extra weight to days of the same kind; None gives it to the same weekday.
     """
     weight = observed.astype(values.dtype)
-    total, count = (_remembered(part, day_memory, week_weight, cfg) for part in (values, weight))  # [L, N, F]
+    total, count = (_remembered(part, weekend, day_memory, extra_weight, cfg) for part in (values, weight))  # [L, N, F]
     return shrink(total, count, _running(values, horizon), _running(weight, horizon), cfg)
 
 
@@ -107,26 +130,25 @@ def noise_scale(expected: Array, cfg: ProfileConfig) -> Array:
     return jnp.sqrt(expected + cfg.floor)
 
 
-def _run(values: Array, observed: Array, expected: Array, horizon: int, cfg: ProfileConfig) -> tuple[Array, Array]:
-    """One feature. Args: values, observed [L, N]; expected [L + H, P, N]. Returns [L, H, N] and [L, E]."""
+def _run(values: Array, observed: Array, expected: Array, horizon: int, cfg: ProfileConfig) -> tuple[Array, ...]:
+    """One feature. Args: values, observed [L, N]; expected [L + H, P, N]. Returns [L, H, N] twice and [L, E]."""
     length, cells = values.shape
 
-    def step(levels: Levels, at: Array) -> tuple[Levels, tuple[Array, Array]]:
+    def step(levels: Levels, at: Array) -> tuple[Levels, tuple[Array, Array, Array]]:
         coming = jax.lax.dynamic_slice_in_dim(expected, at + 1, horizon)  # [H, P, N]
         return advance(levels, values[at], observed[at], expected[at], coming, cfg)
 
-    _, (future, weight) = jax.lax.scan(step, start_levels(cells, horizon, cfg), jnp.arange(length))
-    return future, weight
+    return jax.lax.scan(step, start_levels(cells, horizon, cfg), jnp.arange(length))[1]
 
 
 def start_levels(cells: int, horizon: int, cfg: ProfileConfig) -> Levels:
     """Nothing seen yet, for one feature."""
-    num_profiles, num_memories = len(cfg.days), len(cfg.cell_memories)
+    num_profiles, num_memories = cfg.num_profiles, len(cfg.cell_memories)
     num_experts = num_profiles * num_memories * len(cfg.cell_priors)
     return Levels(
         jnp.zeros((2, num_profiles)),
         jnp.zeros((2, num_profiles, num_memories, cells)),
-        jnp.zeros((horizon, num_experts, horizon, cells)),
+        jnp.zeros((horizon, num_experts, cells)),
         jnp.zeros(num_experts),
         jnp.zeros(()),
     )
@@ -134,24 +156,28 @@ def start_levels(cells: int, horizon: int, cfg: ProfileConfig) -> Levels:
 
 def advance(
     levels: Levels, value: Array, observed: Array, expected: Array, coming: Array, cfg: ProfileConfig
-) -> tuple[Levels, tuple[Array, Array]]:
-    """One step of one feature: the levels after it, the anchors of the next H steps [H, N] and the weights [E].
+) -> tuple[Levels, tuple[Array, Array, Array]]:
+    """One step of one feature: the levels after it; anchors and plain anchors of the next H steps [H, N]; weights [E].
 
     Args: value, observed [N]; expected [P, N] profiles of this step; coming [H, P, N] of the next ones.
     """
     seen = observed & (expected > 0)  # [P, N]
-    levels = _settle(levels, value, observed, cfg)
+    levels = _settle(levels, value, observed, expected, cfg)
     levels = _follow(levels, value * seen, expected * seen, cfg)
-    issued = _issue(levels, coming, cfg)
+    factors = _factors(levels, cfg)
     weight = jax.nn.softmax(-cfg.sharpness * levels.loss / jnp.maximum(levels.count, 1.0))
-    pending = jnp.concatenate([issued[None], levels.pending[:-1]])
-    return levels._replace(pending=pending), (jnp.einsum("e,ehn->hn", weight, issued), weight)
+    pending = jnp.concatenate([factors[None], levels.pending[:-1]])
+    by_profile = (weight[:, None] * factors).reshape(coming.shape[1], -1, coming.shape[2]).sum(1)  # [P, N]
+    plain = coming[:, -1] * _ratio_or_one(*levels.city)[-1]
+    return levels._replace(pending=pending), ((coming * by_profile).sum(1), plain, weight)
 
 
-def _settle(levels: Levels, value: Array, observed: Array, cfg: ProfileConfig) -> Levels:
-    """Charges every expert with its errors about this step: the forecast of lead d + 1 was issued d + 1 steps ago."""
-    lead = jnp.arange(levels.pending.shape[0])
-    made = levels.pending[lead, :, lead]  # [H, E, N]
+def _settle(levels: Levels, value: Array, observed: Array, expected: Array, cfg: ProfileConfig) -> Levels:
+    """Charges every expert with its errors about this step: the forecast of lead d + 1 was issued d + 1 steps ago.
+
+    All of them rested on the profiles of this step, `expected` [P, N], which are settled before any is issued.
+    """
+    made = levels.pending * jnp.repeat(expected, levels.pending.shape[1] // expected.shape[0], axis=0)  # [H, E, N]
     scale = noise_scale(made.mean(1, keepdims=True), cfg)
     known = observed & (made.mean(1, keepdims=True) > 0)
     square = jnp.where(known, ((value - made) / scale) ** 2, 0.0)
@@ -170,27 +196,33 @@ def _follow(levels: Levels, value: Array, usual: Array, cfg: ProfileConfig) -> L
     return levels._replace(city=cfg.city_memory * levels.city + city_now, cell=memory * levels.cell + cell_now)
 
 
-def _issue(levels: Levels, coming: Array, cfg: ProfileConfig) -> Array:
-    """Profile x city x cell level of every expert, [E, H, N]. Args: coming [H, P, N]."""
-    city = _ratio_or_one(*levels.city)[None, :, None]  # [1, P, 1]
+def _factors(levels: Levels, cfg: ProfileConfig) -> Array:
+    """City x cell level of every expert, [E, N]: its forecast is its profile times this."""
+    city = _ratio_or_one(*levels.city)[:, None, None, None]  # [P, 1, 1, 1]
     prior = jnp.array(cfg.cell_priors)[:, None]
     observed, expected = levels.cell[:, :, :, None]  # [P, C, 1, N] each
     cell = (observed + prior) / (expected + prior)  # [P, C, K, N]
-    scaled = jnp.moveaxis(coming * city, 0, 1)[:, None, None]  # [P, 1, 1, H, N]
-    return (scaled * cell[:, :, :, None]).reshape(-1, *scaled.shape[-2:])
+    return (city * cell).reshape(-1, cell.shape[-1])
 
 
 def expert_names(cfg: ProfileConfig) -> list[str]:
     """One name per expert, in the order of the weights."""
-    parts = itertools.product(cfg.days, cfg.cell_memories, cfg.cell_priors)
-    return [f"day {day}, week {week}, cell {memory}, prior {prior}" for (day, week), memory, prior in parts]
+    profiles = [f"day {day}, week {week}" for day, week in cfg.days] + [f"day {cfg.kind[0]}, kind {cfg.kind[1]}"]
+    parts = itertools.product(profiles, cfg.cell_memories, cfg.cell_priors)
+    return [f"{profile}, cell {memory}, prior {prior}" for profile, memory, prior in parts]
 
 
-def _remembered(values: Array, day_memory: float, week_weight: float, cfg: ProfileConfig) -> Array:
-    """Decaying sum over earlier days and, again, over earlier weeks, at the same time of day; [L, N, F]."""
-    smooth = _smooth(values, cfg.smoothing)
-    days = _lagged_sum(smooth, cfg.steps_per_day, day_memory)
-    return days + week_weight * _lagged_sum(smooth, 7 * cfg.steps_per_day, cfg.week_memory)
+def _remembered(
+    values: Array, weekend: Array | None, day_memory: float, extra_weight: float, cfg: ProfileConfig
+) -> Array:
+    """Decaying sum over earlier days and, again, over the same weekday or kind of day, at the same time of day."""
+    smooth, per_day = _smooth(values, cfg.smoothing), cfg.steps_per_day
+    days = _lagged_sum(smooth, per_day, day_memory)
+    if weekend is None:
+        return days + extra_weight * _lagged_sum(smooth, 7 * per_day, cfg.week_memory)
+    weekend = weekend[:, None, None]
+    kinds = (_lagged_sum(jnp.where(same, smooth, 0.0), per_day, day_memory) for same in (weekend, ~weekend))
+    return days + extra_weight * jnp.where(weekend, *kinds)
 
 
 def _smooth(values: Array, width: int) -> Array:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from stream_jax.conformal.diagnostics import crps_gaussian
 from stream_jax.fit import Examples, FitResult, TrainConfig, train
 from stream_jax.gnn.attention import Neighbours, neighbour_table
 from stream_jax.gnn.inputs import (
@@ -92,10 +93,7 @@ def predict(params: ForecasterParams, data: ForecastData, origins: Array, cfg: F
     Returns: [W, H, N], with a last axis G for several targets and a first axis S for stacked parameters.
     """
     chex.assert_rank(origins, 1)
-    forecast = partial(_predict, cfg=cfg)
-    if params.scaler.scale.ndim == 2:
-        forecast = jax.vmap(forecast, (0, None, None, None))
-    return jax.jit(forecast)(params, data.series, neighbour_table(data.graph), origins)
+    return _predict(params, data.series, neighbour_table(data.graph), origins, cfg)
 
 
 def check_data(data: ForecastData, cfg: ForecasterConfig) -> None:
@@ -153,7 +151,12 @@ def training_loss(
     entry_weight = mask * weight[:, None, None, None] * trust_at(shared[0], origins, cfg)
     if cfg.loss == "mse":
         return (entry_weight * 0.5 * error**2).sum() / jnp.maximum(entry_weight.sum(), EPS)
-    entry = gaussian_nll(error, sigma, cfg.regulariser)
+    if cfg.loss == "faithful":
+        size = inputs.spread ** (2.0 * cfg.beta)
+        square = 0.5 * error**2 * size * entry_weight.sum() / jnp.maximum((entry_weight * size).sum(), EPS)
+        entry = square + gaussian_nll(jax.lax.stop_gradient(error), sigma, cfg.regulariser)
+    else:
+        entry = gaussian_nll(error, sigma, cfg.regulariser)
     if cfg.loss == "beta_nll":  # in scaled units, so that busy cells count as they do in the squared error
         entry *= jax.lax.stop_gradient(sigma * inputs.spread) ** (2.0 * cfg.beta)
     loss = (entry_weight * entry).sum() / jnp.maximum(entry_weight.sum(), EPS)
@@ -170,22 +173,35 @@ def _hidden_loss(hidden_sigma: Array, error: Array, entry_weight: Array) -> Arra
 
 
 def _eval(trained: Any, origins: Array, shared: tuple, cfg: ForecasterConfig) -> Array:
-    """Loss of each window without dropout and regulariser, [B]: likelihood in scaled units, or squared error."""
+    """What decides when to stop, without dropout, [B]: CRPS of each window in scaled units, or its squared error.
+
+    CRPS is a proper score like the likelihood, but a few incidents do not decide it.
+    """
     output, inputs = _apply(trained, shared, origins, cfg, None)
     target, mask = targets_at(shared[0], origins, cfg)
     mean, sigma = _standard(output.mean, cfg), _standard(output.sigma, cfg)
-    error = jnp.where(mask, (target - inputs.centre) / inputs.spread - mean, 0.0)
+    error = jnp.where(mask, target - inputs.centre - inputs.spread * mean, 0.0)
     entry = 0.5 * error**2
     if cfg.loss != "mse":
-        entry = entry / sigma**2 + jnp.log(sigma * inputs.spread)
+        entry = crps_gaussian(Forecast(jnp.zeros_like(error), inputs.spread * sigma), error)
     return (mask * entry).sum((1, 2, 3)) / jnp.maximum(mask.sum((1, 2, 3)), 1)
 
 
+@partial(jax.jit, static_argnames="cfg")
 def _predict(
     params: ForecasterParams, series: TrafficSeries, neighbours: Neighbours, origins: Array, cfg: ForecasterConfig
 ) -> Forecast:
-    shared = (prepare(series, params.scaler, cfg), params.scaler, neighbours)
-    return jax.lax.map(lambda origin: forecast_at(params, shared, origin, cfg), origins, batch_size=PREDICT_BATCH)
+    stacked = params.scaler.scale.ndim == 2
+    # Seeds of one fit have one scaler, so the anchors, which are long to run, are run once.
+    scaler = jax.tree.map(lambda leaf: leaf[0], params.scaler) if stacked else params.scaler
+    prepared = prepare(series, scaler, cfg)
+
+    def of_seed(network: Any) -> Forecast:
+        one = ForecasterParams(network, scaler)
+        forecast = partial(forecast_at, one, (prepared, scaler, neighbours), cfg=cfg)
+        return jax.lax.map(forecast, origins, batch_size=PREDICT_BATCH)
+
+    return jax.vmap(of_seed)(params.network) if stacked else of_seed(params.network)
 
 
 def forecast_at(

@@ -17,7 +17,7 @@ from jax import Array
 from stream_jax.gnn.attention import Neighbours
 from stream_jax.gnn.inputs import Prepared
 from stream_jax.gnn.network import ForecasterConfig
-from stream_jax.gnn.profile import Levels, ProfileConfig, advance, shrink, start_levels
+from stream_jax.gnn.profile import Levels, ProfileConfig, advance, is_weekend, shrink, start_levels
 from stream_jax.gnn.pu_gat_plus import ForecasterParams, forecast_at
 from stream_jax.types import Forecast, ForecastData, TrafficSeries
 
@@ -30,6 +30,7 @@ class StreamState(NamedTuple):
     total: Array  # [2, N, F] over all steps
     day: Array  # [steps_per_day, 2, P, N, F] decaying sums over earlier days
     week: Array  # [7 steps_per_day, 2, N, F] decaying sums over earlier weeks
+    kind: Array  # [steps_per_day, 2, 2, N, F] decaying sums over earlier working days, and over weekends
     coming: Array  # [H, P, N, F] profiles of the next H steps
     levels: Levels  # every leaf with a leading F
     recent: Prepared  # the last history + 1 steps; its days, which only training asks for, stay 0
@@ -44,7 +45,7 @@ def empty(params: ForecasterParams, cfg: ForecasterConfig) -> StreamState:
             f"and forecast {horizon}"
         )
     cells, features = params.scaler.seasonal.shape[1:]
-    pair, num_profiles = (2, cells, features), len(profile.days)
+    pair, num_profiles = (2, cells, features), profile.num_profiles
     levels = start_levels(cells, horizon, profile)
     rows = (cfg.history + 1, cells, features)
     return StreamState(
@@ -53,6 +54,7 @@ def empty(params: ForecasterParams, cfg: ForecasterConfig) -> StreamState:
         total=jnp.zeros(pair),
         day=jnp.zeros((profile.steps_per_day, 2, num_profiles, cells, features)),
         week=jnp.zeros((7 * profile.steps_per_day, *pair)),
+        kind=jnp.zeros((profile.steps_per_day, 2, *pair)),
         coming=jnp.zeros((horizon, num_profiles, cells, features)),
         levels=jax.tree.map(lambda leaf: jnp.zeros((features, *leaf.shape)), levels),
         recent=Prepared(
@@ -61,6 +63,7 @@ def empty(params: ForecasterParams, cfg: ForecasterConfig) -> StreamState:
             clock=jnp.zeros((rows[0], 4)),
             seasonal=jnp.zeros(rows),
             future=jnp.zeros((rows[0], horizon, cells, features)),
+            plain=jnp.zeros((rows[0], horizon, cells, features)),
             days=jnp.zeros(rows),
         ),
     )
@@ -89,12 +92,12 @@ def observe(
     chex.assert_equal_shape([values, observed, state.recent.values[0]])
     chex.assert_shape([clock, slot], [(4,), ()])
     scaled = jnp.where(observed, values / params.scaler.scale, 0.0)
-    state, expected = _remember(state, jnp.stack([scaled, observed.astype(scaled.dtype)]), cfg)
+    state, expected = _remember(state, jnp.stack([scaled, observed.astype(scaled.dtype)]), slot, cfg)
     now, coming = state.coming[0], _push(state.coming, expected)
     step = jax.vmap(partial(advance, cfg=cfg.profile), (0, -1, -1, -1, -1), (0, -1))
-    levels, (future, _) = step(state.levels, scaled, observed, now, coming)
+    levels, (future, plain, _) = step(state.levels, scaled, observed, now, coming)
     seasonal = params.scaler.seasonal[slot % cfg.profile.steps_per_day]
-    row = Prepared(scaled, observed, clock, seasonal, future, state.recent.days[0])
+    row = Prepared(scaled, observed, clock, seasonal, future, plain, state.recent.days[0])
     return state._replace(
         step=state.step + 1, coming=coming, levels=levels, recent=jax.tree.map(_push, state.recent, row)
     )
@@ -118,7 +121,7 @@ def _observe_until(
     return jax.lax.fori_loop(0, until, step, state)
 
 
-def _remember(state: StreamState, pair: Array, cfg: ForecasterConfig) -> tuple[StreamState, Array]:
+def _remember(state: StreamState, pair: Array, slot: Array, cfg: ForecasterConfig) -> tuple[StreamState, Array]:
     """Takes in one pair [2, N, F]; returns the profiles [P, N, F] of the step `horizon` ahead.
 
     The sum of a time slot is s[u] = memory (s[u - lag] + smooth[u - lag]). The smooth value of a step is known
@@ -128,12 +131,18 @@ def _remember(state: StreamState, pair: Array, cfg: ForecasterConfig) -> tuple[S
     raw, total = _push(state.raw, pair), state.total + pair
     smooth = jnp.tensordot(_triangle(profile), raw, axes=1)  # [2, N, F] of the step in the middle
     middle, ahead = state.step - profile.smoothing, state.step + cfg.horizon
-    memories, week_weights = (jnp.array(part, jnp.float32)[:, None, None] for part in zip(*profile.days, strict=True))
+    by_day = (*profile.days, (profile.kind[0], 0.0))
+    memories, week_weights = (jnp.array(part, jnp.float32)[:, None, None] for part in zip(*by_day, strict=True))
+    weekend = is_weekend(slot - profile.smoothing, profile)  # of the step in the middle
+    is_kind = jnp.stack([~weekend, weekend])[:, None, None, None]
     day = _decay_into(state.day, middle, smooth[:, None], memories)
     week = _decay_into(state.week, middle, smooth, profile.week_memory)
+    kind = _decay_into(state.kind, middle, is_kind * smooth, profile.kind[0])
     sums = day[ahead % day.shape[0]] + week_weights * week[ahead % week.shape[0]][:, None]  # [2, P, N, F]
+    same_kind = kind[ahead % kind.shape[0], is_weekend(slot + cfg.horizon, profile).astype(int)]  # [2, N, F]
+    sums = sums.at[:, -1].add(profile.kind[1] * same_kind)
     expected = shrink(sums[0], sums[1], total[:1], total[1:], profile).expected
-    return state._replace(raw=raw, total=total, day=day, week=week), expected
+    return state._replace(raw=raw, total=total, day=day, week=week, kind=kind), expected
 
 
 def _decay_into(ring: Array, at: Array, value: Array, memory: float | Array) -> Array:

@@ -5,11 +5,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stream_jax.gnn.profile import ProfileConfig, causal_anchors, causal_profile, expert_names
+from stream_jax.gnn.profile import ProfileConfig, causal_anchors, causal_profile, expert_names, is_weekend
 
 HORIZON, DAY = 2, 6
 CFG = ProfileConfig(steps_per_day=DAY, smoothing=1)
-# One expert: nothing to weigh, so its arithmetic can be followed by hand.
+# Two profiles that agree wherever every day is like the others, so that the arithmetic can be followed by hand.
 ALONE = ProfileConfig(DAY, smoothing=0, days=((0.5, 0.0),), cell_memories=(0.5,), cell_priors=(1.0,), city_memory=0.0)
 
 
@@ -19,12 +19,17 @@ def recording(length=30, cells=3):
     return jnp.where(observed, values, 0.0), observed
 
 
+def anchors(values, observed, cfg):
+    """Of a recording that begins on a Monday at midnight."""
+    slot = jnp.arange(len(values), dtype=jnp.int32)
+    return jax.jit(causal_anchors, static_argnums=(3, 4))(values, observed, slot, HORIZON, cfg)
+
+
 def test_an_anchor_rests_on_nothing_after_the_step_that_issued_it():
     values, observed = recording()
-    run = jax.jit(causal_anchors, static_argnums=(2, 3))
     origin = 17
-    before = run(values, observed, HORIZON, CFG)
-    changed = run(values.at[origin + 1 :].add(9.0), observed.at[origin + 1 :].set(True), HORIZON, CFG)
+    before = anchors(values, observed, CFG)
+    changed = anchors(values.at[origin + 1 :].add(9.0), observed.at[origin + 1 :].set(True), CFG)
     until = origin + 1
     chex.assert_trees_all_equal(jax.tree.map(lambda x: x[:until], before), jax.tree.map(lambda x: x[:until], changed))
     assert float(jnp.abs(changed.future[origin + 1] - before.future[origin + 1]).max()) > 0.1
@@ -33,7 +38,7 @@ def test_an_anchor_rests_on_nothing_after_the_step_that_issued_it():
 def test_a_periodic_day_is_its_own_profile():
     day = jnp.array([1.0, 2.0, 4.0, 8.0, 4.0, 2.0])
     values = jnp.tile(day, 5)[:, None, None]  # one cell, so the city's shape is the cell's
-    profile = causal_profile(values, jnp.ones_like(values, bool), HORIZON, 0.5, 2.0, ALONE)
+    profile = causal_profile(values, jnp.ones_like(values, bool), None, HORIZON, 0.5, 2.0, ALONE)
     chex.assert_trees_all_close(profile.expected[12:18, 0, 0], day, rtol=0.05)
 
 
@@ -42,7 +47,7 @@ def test_remembered_days_weigh_half_as_much_as_the_day_after():
     # sum 2, count 3/4. Prior day: cell mean (0 + 4 + 2) / 3 = 2 (one city mean is added) times shape 2 / 0.75 / 2.
     values = jnp.array([0.0, 4.0, 7.0])[:, None, None]
     cfg = ProfileConfig(steps_per_day=1, smoothing=0)
-    profile = causal_profile(values, jnp.ones_like(values, bool), 1, 0.5, 0.0, cfg)
+    profile = causal_profile(values, jnp.ones_like(values, bool), None, 1, 0.5, 0.0, cfg)
     np.testing.assert_allclose(profile.days[2, 0, 0], 0.75)
     np.testing.assert_allclose(profile.expected[2, 0, 0], (2.0 + 2.0 / 0.75) / 1.75, rtol=1e-4)
 
@@ -51,7 +56,7 @@ def test_a_city_at_half_its_usual_level_halves_the_anchor():
     usual = jnp.tile(jnp.array([2.0, 4.0, 8.0, 6.0, 4.0, 3.0]), 5)[:, None, None] * jnp.ones((1, 3, 1))
     halved = usual.at[-3:].divide(2.0)
     seen = jnp.ones_like(usual, bool)
-    as_usual, low = (causal_anchors(values, seen, HORIZON, ALONE).future[-1] for values in (usual, halved))
+    as_usual, low = (anchors(values, seen, ALONE).future[-1] for values in (usual, halved))
     # The running mean behind the prior moves by less than 3 steps of 30, halved: 5 %.
     chex.assert_trees_all_close(low, as_usual / 2, rtol=0.06)
 
@@ -61,16 +66,34 @@ def test_a_cell_above_its_city_is_shrunk_by_the_prior():
     # With memory 1/2 the decayed sums before are 10 (1 + 1/2 + ...) = 20, of which half remains: cell 0's ratio is
     # (20 + 10 + 1) / (10 + 10 + 1) = 31 / 21, up to the few per cent that 0.5^24 and the running mean leave.
     values = jnp.full((4 * DAY, 3, 1), 10.0).at[-1, :, 0].set(jnp.array([20.0, 5.0, 5.0]))
-    future = causal_anchors(values, jnp.ones_like(values, bool), HORIZON, ALONE).future
-    np.testing.assert_allclose(future[-1, 0, 0, 0], 10.0 * 31 / 21, rtol=0.02)
+    both = anchors(values, jnp.ones_like(values, bool), ALONE)
+    np.testing.assert_allclose(both.future[-1, 0, 0, 0], 10.0 * 31 / 21, rtol=0.02)
+    # The plain anchor knows the city's level only.
+    np.testing.assert_allclose(both.plain[-1, :, 0, 0], 10.0, rtol=0.02)
 
 
 def test_nothing_observed_leaves_the_profile_at_its_level():
     values, observed = recording()
     blind = observed.at[20:].set(False)
-    future = causal_anchors(jnp.where(blind, values, 0.0), blind, HORIZON, CFG).future
+    future = anchors(jnp.where(blind, values, 0.0), blind, CFG).future
     chex.assert_tree_all_finite(future)
     assert float(future[-1].min()) > 0
+
+
+def test_days_of_the_same_kind_stand_behind_the_plain_profile():
+    # Working days of 2 and weekends of 6; any day weighs 1 and a day of the same kind 99 more. On the second Sunday
+    # (10 * 2 + 3 * 6 + 99 * 3 * 6) / (13 + 297) = 1820 / 310, so that the city stands at 6 / 5.871 of its profile; the
+    # Monday after is (10 * 2 + 4 * 6 + 99 * 10 * 2) / 1004 = 2024 / 1004 times that. Kinds ignored, it would be 6.45.
+    cfg = ProfileConfig(DAY, smoothing=0, kind=(1.0, 99.0), city_memory=0.0, prior=1e-4)
+    weekday = (jnp.arange(15 * DAY) // DAY) % 7
+    values = jnp.where(weekday >= 5, 6.0, 2.0)[:, None, None]
+    plain = anchors(values, jnp.ones_like(values, bool), cfg).plain[14 * DAY - 1, :, 0, 0]
+    chex.assert_trees_all_close(plain, jnp.full(HORIZON, 2024 / 1004 * 6 * 310 / 1820), rtol=1e-4)
+
+
+def test_saturday_and_sunday_are_the_weekend_in_this_week_and_the_next():
+    days = is_weekend(jnp.arange(14) * DAY, CFG)
+    chex.assert_trees_all_equal(days, jnp.array(([False] * 5 + [True] * 2) * 2))
 
 
 def test_the_expert_that_is_right_gets_the_weight():
@@ -80,12 +103,12 @@ def test_the_expert_that_is_right_gets_the_weight():
     level = np.where(np.arange(20 * DAY) < 10 * DAY, 1.0, np.array([[4.0], [0.25]])).T  # [L, 2]
     values = jnp.asarray(rng.poisson(50 * level)[..., None] / 50.0, jnp.float32)
     cfg = ProfileConfig(DAY, days=((0.9, 0.0),), cell_memories=(0.3, 0.99), cell_priors=(0.1,))
-    weight = causal_anchors(values, jnp.ones_like(values, bool), HORIZON, cfg).weight[..., 0]  # [L, 2]
+    weight = anchors(values, jnp.ones_like(values, bool), cfg).weight[..., 0]  # [L, 2 profiles x 2 memories]
     just_after = weight[10 * DAY + HORIZON + 2]
-    assert float(just_after[0]) > 0.9
+    assert float(just_after[0] + just_after[2]) > 0.9
     chex.assert_trees_all_close(weight.sum(-1), jnp.ones(len(weight)), rtol=1e-5)
 
 
 def test_every_expert_has_a_name_of_its_own():
     names = expert_names(CFG)
-    assert len(set(names)) == len(names) == len(CFG.days) * len(CFG.cell_memories) * len(CFG.cell_priors)
+    assert len(set(names)) == len(names) == CFG.num_profiles * len(CFG.cell_memories) * len(CFG.cell_priors)

@@ -126,8 +126,8 @@ def test_missing_targets_and_padded_windows_leave_the_gradient_alone():
     chex.assert_trees_all_equal(quiet_grad, loud_grad)
 
 
-FIXED_SELF_BIAS = AttentionConfig(mode="unconstrained", self_bias=1.0)
 VARIANTS = {
+    "the paper's likelihood, no linear part": {"loss": "nll", "linear": False},
     "seasonal trend, beta likelihood": {"trend": "seasonal", "loss": "beta_nll"},
     "single stream, squared error": {"dual_stream": False, "loss": "mse"},
     "temperature": {"attention": AttentionConfig(mode="temperature")},
@@ -151,8 +151,55 @@ def test_every_variant_has_a_finite_loss_and_gradient(change):
 def test_training_starts_from_zero_correction():
     trained, shared = loss_parts(city())
     kernels = [trained["params"][stream]["mean"]["kernel"] for stream in ("trend", "residual")]
+    kernels.append(trained["params"]["linear"]["kernel"])
     chex.assert_trees_all_equal(kernels, [jnp.zeros_like(kernel) for kernel in kernels])
     assert float(shared[1].unit.min()) > 0
+
+
+def test_a_faithful_fit_moves_the_mean_as_squared_error_does_whatever_sigma_says():
+    trained, shared = loss_parts(city())
+    kept = {"auxiliary": 0.0, "dropout": 0.0}
+    grads = [
+        jax.jit(jax.grad(partial(training_loss, cfg=dataclasses.replace(CFG, **kept, **change)), argnums=1))(
+            jax.random.key(1), louder, jnp.array([20, 30]), jnp.ones(2), shared
+        )["params"]["linear"]
+        for louder in (trained, _with_sigma_bias(trained, 2.0))
+        for change in ({"loss": "faithful", "beta": 0.0}, {"loss": "mse"})
+    ]
+    # In standardised units the linear part's gradient is that of the squared error alone, at both sigmas.
+    for other in grads[1:]:
+        chex.assert_trees_all_close(grads[0], other, rtol=1e-4, atol=1e-6)
+
+
+def test_busy_cells_weigh_more_in_the_mean_of_a_faithful_fit_as_beta_grows():
+    trained, shared = loss_parts(city())
+    busy = shared[0]._replace(
+        values=shared[0].values.at[:, 0].multiply(9.0),
+        future=shared[0].future.at[:, :, 0].multiply(9.0),
+        plain=shared[0].plain.at[:, :, 0].multiply(9.0),
+    )
+
+    def pull(beta: float, cell: int) -> float:
+        """How much the loss moves with one cell's target."""
+        cfg = dataclasses.replace(CFG, loss="faithful", auxiliary=0.0, dropout=0.0, beta=beta)
+
+        def loss(target: jax.Array) -> jax.Array:
+            changed = busy._replace(values=busy.values.at[21, cell, 0].set(target))
+            return training_loss(None, trained, jnp.array([20]), jnp.ones(1), (changed, *shared[1:]), cfg)
+
+        seen = shared[0].observed[21, cell, 0]
+        assert bool(seen)
+        return abs(float(jax.jit(jax.grad(loss))(busy.future[20, 0, cell, 0] + 1.0)))
+
+    assert pull(1.0, 0) / pull(1.0, 1) > 2.0 * pull(0.0, 0) / pull(0.0, 1)
+
+
+def _with_sigma_bias(trained, bias):
+    """The same network with larger sigmas."""
+    streams = {name: dict(trained["params"][name]) for name in ("trend", "residual")}
+    for stream in streams.values():
+        stream["sigma"] = stream["sigma"] | {"bias": stream["sigma"]["bias"] + bias}
+    return {"params": trained["params"] | streams}
 
 
 OUTSIDE = ({"val": jnp.zeros(0, jnp.int32)}, {"train": jnp.array([1])}, {"val": jnp.array([62])})
