@@ -46,8 +46,12 @@ PRESETS = {
         seeds=2,
         max_folds=1,
     ),
-    # A two-core machine; the paper's network with fewer epochs and seeds.
-    "default": ExperimentConfig(training=TrainConfig(epochs=30, patience=6)),
+    # A two-core machine: a narrower network, small batches and a high learning rate with averaged weights, which learn
+    # in a tenth of the time; on validation parts 32 numbers per cell were as good as 64.
+    "default": ExperimentConfig(
+        ForecasterConfig(hidden=32),
+        TrainConfig(learning_rate=2e-3, batch=16, epochs=8, patience=3, average=0.98),
+    ),
     # The paper's sizes and seeds, for a GPU.
     "paper": ExperimentConfig(training=TrainConfig(epochs=100, patience=10), seeds=10),
 }

@@ -18,9 +18,16 @@ ROLLING = 8  # steps over which coverage is averaged for the eye
 
 
 def draw_all(
-    folder: Path, dataset: TrafficDataset, outcomes: dict[str, list[forecasting.Outcome]], cfg: ExperimentConfig
+    folder: Path,
+    dataset: TrafficDataset,
+    outcomes: dict[str, list[forecasting.Outcome]],
+    learned: dict[str, list[dict]],
+    cfg: ExperimentConfig,
 ) -> None:
-    """Draws every figure of our method (or, without it, of the last one) from its first seed."""
+    """Draws every figure of our method (or, without it, of the last one) from its first seed, and gamma of all seeds.
+
+    Args: learned: of each method its rows `gamma/<stream>/<layer>/head_<k>`, none for a method without gamma.
+    """
     name = forecasting.OURS if forecasting.OURS in outcomes else list(outcomes)[-1]
     folds = [first_seed(outcome) for outcome in outcomes[name]]
     kind = f"{dataset.manifest['dataset']}, {dataset.manifest['data']} data, {name}"
@@ -30,6 +37,8 @@ def draw_all(
         "width_map": width_map(folds, dataset, kind),
         "examples": examples(folds, kind),
     }
+    if any(learned.values()):
+        figures["gamma"] = gammas({name: rows for name, rows in learned.items() if rows}, kind)
     for stem, figure in figures.items():
         figure.savefig(folder / f"{stem}.png", dpi=130)
 
@@ -123,4 +132,23 @@ def examples(folds: list[forecasting.Outcome], kind: str) -> Figure:
     axes.set_xlabel("test origin of the last fold")
     axes.legend(fontsize=8)
     figure.suptitle(kind, fontsize=10)
+    return figure
+
+
+def gammas(learned: dict[str, list[dict]], kind: str) -> Figure:
+    """Every learned gamma by layer, one dot a stream, head, fold and seed, beside the value it started from."""
+    figure = Figure(figsize=(4.2 * len(learned), 3.6), layout="constrained")
+    for axes, (method, rows) in zip(figure.subplots(1, len(learned), squeeze=False)[0], learned.items(), strict=True):
+        parts = [row["metric"].split("/") for row in rows]
+        layers = sorted({layer for _, _, layer, _ in parts})
+        place = np.array([layers.index(layer) for _, _, layer, _ in parts], float)
+        beside = np.array([0.15 if stream == "residual" else -0.15 for _, stream, _, _ in parts])
+        value = np.array([row["value"] for row in rows])
+        colour = np.where(beside > 0, "tab:orange", "tab:blue")
+        axes.scatter(place + beside, value, s=14, alpha=0.6, c=colour)
+        axes.axhline(np.log(2.0), color="black", linewidth=0.8, linestyle="--")
+        axes.axhline(0.0, color="black", linewidth=0.8)
+        axes.set_xticks(range(len(layers)), [name.replace("_", " ") for name in layers])
+        axes.set(ylabel="gamma", title=f"{method}: {(value < 0).mean():.0%} negative")
+    figure.suptitle(f"{kind}: trend left, residual right; dashed where training began", fontsize=10)
     return figure

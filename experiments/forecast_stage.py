@@ -15,14 +15,12 @@ from rich.table import Table
 from data import loader
 from data.errors import DataError
 from data.spark_etl import shards
-from experiments import forecast_figures, forecasting, results
+from experiments import forecast_figures, forecast_rows, forecasting, results
 from experiments.configs import ExperimentConfig, experiment_config
 from stream_jax.checkpoint import ForecasterCheckpoint, save_forecaster
-from stream_jax.conformal import bootstrap
 from stream_jax.types import Forecast, Interval
 
 SHOWN = ("nrmse", "mae", "coverage", "riw", "efficiency", "winkler", "crps")
-BLOCK = 24  # steps of a bootstrap block: six hours
 
 
 def forecast(args: argparse.Namespace, out: Path, console: Console) -> Path:
@@ -32,15 +30,16 @@ def forecast(args: argparse.Namespace, out: Path, console: Console) -> Path:
     folder, rows_file = out / "forecast", out / "results" / dataset.manifest["dataset"] / "forecast.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(dataclasses.asdict(cfg), indent=1))
-    outcomes = {}
+    outcomes, learned = {}, {}
     for method in args.methods or forecasting.DEFAULT_METHODS:
         outcomes[method], extra = run_method(method, dataset, cfg, folder, console)
+        learned[method] = [row for row in extra if row["metric"].startswith("gamma/")]
         rows = forecasting.metric_rows(outcomes[method], cfg, 86_400 // dataset.manifest["bin_s"]) + extra
         results.write_rows(rows_file, (_common(dataset, args.preset, method) | row for row in rows))
-    rows = comparison_rows(outcomes)
+    rows = forecast_rows.comparison_rows(outcomes, cfg.conformal.target)
     if rows:
         results.write_rows(rows_file, (_common(dataset, args.preset, "comparison") | row for row in rows))
-    forecast_figures.draw_all(folder, dataset, outcomes, cfg)
+    forecast_figures.draw_all(folder, dataset, outcomes, learned, cfg)
     print_table(rows_file, dataset, args.preset, console)
     console.print(f"rows: {rows_file}   figures and checkpoint: {folder}")
     return rows_file
@@ -63,8 +62,8 @@ def run_method(
             fitted = forecasting.fit_fold(method, dataset, fold, cfg, training, console.is_terminal)
             rows = [_row("fit_seconds", time.perf_counter() - start, fold)]
             if is_ours:
-                rows += forecasting.gamma_rows(fitted.params, fitted.config, fold)
-                rows.append(_row("parameters", forecasting.num_parameters(fitted.params), fold))
+                rows += forecast_rows.gamma_rows(fitted.params, fitted.config, fold)
+                rows.append(_row("parameters", forecast_rows.num_parameters(fitted.params), fold))
                 content = dataset.manifest["content_hash"]
                 _save_checkpoint(folder / "checkpoint" / f"{stem}", fitted, content)
             _save_outcome(saved, fitted.outcome)
@@ -72,24 +71,6 @@ def run_method(
         outcomes.append(_load_outcome(saved))
         extra += json.loads(notes.read_text())
     return outcomes, extra
-
-
-def comparison_rows(outcomes: dict[str, list[forecasting.Outcome]]) -> list[dict]:
-    """NRMSE of each method's first seed minus ours, over the same steps, with a paired block-bootstrap interval."""
-    if forecasting.OURS not in outcomes:
-        return []
-    rows = []
-    ours = _error_sums(outcomes[forecasting.OURS])
-    for method, folds in outcomes.items():
-        if method == forecasting.OURS:
-            continue
-        difference = bootstrap.paired_difference(
-            jax.random.key(0), _error_sums(folds), ours, bootstrap.nrmse_of_totals, BLOCK
-        )
-        for name in ("estimate", "lower", "upper"):
-            metric = f"nrmse_{method}_minus_ours_{name}"
-            rows.append({"seed": 0, "fold": "all", "metric": metric, "value": float(getattr(difference, name))})
-    return rows
 
 
 def print_table(rows_file: Path, dataset: loader.TrafficDataset, preset: str, console: Console) -> None:
@@ -112,11 +93,6 @@ def print_table(rows_file: Path, dataset: loader.TrafficDataset, preset: str, co
     console.print(table)
     if floors:
         console.print(f"counting-noise floor of NRMSE, sqrt(mean flow) / mean flow: {max(floors):.3f}")
-
-
-def _error_sums(folds: list[forecasting.Outcome]) -> np.ndarray:
-    sums = [bootstrap.nrmse_sums(one.forecast.mean[0], one.target, one.mask) for one in folds]
-    return np.concatenate([np.asarray(part) for part in sums])
 
 
 def _save_checkpoint(folder: Path, fitted: forecasting.Fitted, data_hash: str) -> None:

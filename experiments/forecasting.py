@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from jax import Array
 from data.loader import TrafficDataset
 from experiments.baselines.forecasting import historical_average, linear_ar, persistence, scaled_profile
 from experiments.configs import ExperimentConfig
-from stream_jax.conformal import clusters, diagnostics, intervals
+from stream_jax.conformal import bootstrap, clusters, diagnostics, intervals
 from stream_jax.gnn import pu_gat_plus
 from stream_jax.gnn.attention import AttentionConfig
 from stream_jax.types import ConformalState, Forecast, ForecastData, Interval
@@ -30,12 +31,15 @@ VARIANTS = {
     "gamma_zero": {"attention": AttentionConfig(mode="none")},
     "temperature": {"attention": AttentionConfig(mode="temperature")},
     "single_stream": {"dual_stream": False},
+    "nll": {"loss": "nll"},
     "mse": {"loss": "mse"},
     "beta_nll": {"loss": "beta_nll"},
     "seasonal_trend": {"trend": "seasonal"},
+    "no_linear": {"linear": False},
 }
 METHODS = (*REFERENCES, OURS, *(f"{OURS}:{name}" for name in VARIANTS))
 DEFAULT_METHODS = (*REFERENCES, OURS)
+BLOCK = 24  # steps of a bootstrap block: six hours
 
 
 class Outcome(NamedTuple):
@@ -98,7 +102,7 @@ def conformalise(
     parts = {name: jnp.asarray(dataset.origins(name, fold)) for name in ("val", "calibration", "test")}
     horizon = dataset.manifest["horizon"]
     labels = {name: labels_at(data, origins, horizon) for name, origins in parts.items()}
-    forecasts = {name: predict(origins) for name, origins in parts.items()}
+    forecasts = _split(predict(jnp.concatenate(list(parts.values()))), parts)
     errors = (labels["val"][0] - forecasts["val"].mean) / forecasts["val"].sigma
     cluster = np.stack(
         [
@@ -106,16 +110,31 @@ def conformalise(
             for one in errors
         ]
     )
-
-    @jax.vmap
-    def run(cluster: Array, calibration: Forecast, test: Forecast) -> tuple[ConformalState, intervals.OnlineResult]:
-        state = intervals.calibrate(calibration, *labels["calibration"], cluster, cfg)
-        return intervals.run_online(state, test, *labels["test"], cfg)
-
-    state, online = jax.jit(run)(jnp.asarray(cluster), forecasts["calibration"], forecasts["test"])
+    named = [(forecasts[name], labels[name]) for name in ("calibration", "test")]
+    state, online = _run_online(jnp.asarray(cluster), *named, cfg)
     ahead = parts["test"][:, None] + 1 + jnp.arange(horizon)
     outcome = Outcome(forecasts["test"], online.interval, cluster, *labels["test"], data.series.slot[ahead])
     return state, jax.tree.map(np.asarray, outcome)
+
+
+@partial(jax.jit, static_argnames="cfg")
+def _run_online(
+    cluster: Array, calibration: tuple[Forecast, Any], test: tuple[Forecast, Any], cfg: intervals.ConformalConfig
+) -> tuple[ConformalState, intervals.OnlineResult]:
+    """Calibrates and runs every seed; forecasts [S, W, H, N] with their labels and masks [W, H, N]."""
+
+    def run(cluster: Array, before: Forecast, live: Forecast) -> tuple[ConformalState, intervals.OnlineResult]:
+        state = intervals.calibrate(before, *calibration[1], cluster, cfg)
+        return intervals.run_online(state, live, *test[1], cfg)
+
+    return jax.vmap(run)(cluster, calibration[0], test[0])
+
+
+def _split(forecast: Forecast, parts: dict[str, Array]) -> dict[str, Forecast]:
+    """Forecasts of several parts' origins, made in one call that compiles once, by part."""
+    ends = np.cumsum([len(origins) for origins in parts.values()])
+    pieces = [jnp.split(leaf, ends[:-1], axis=1) for leaf in forecast]
+    return {name: Forecast(mean, sigma) for name, mean, sigma in zip(parts, *pieces, strict=True)}
 
 
 def labels_at(data: ForecastData, origins: Array, horizon: int) -> tuple[Array, Array]:
@@ -142,7 +161,7 @@ def metric_rows(outcomes: list[Outcome], cfg: ExperimentConfig, steps_per_day: i
                 cfg.conformal.target,
                 steps_per_day,
             )
-            metrics |= _worst_cluster(group, metrics)
+            metrics |= _worst_cluster(group) | _horizon_intervals(joined)
             rows += [
                 {"seed": cfg.first_seed + seed, "fold": name, "metric": key, "value": value}
                 for key, value in metrics.items()
@@ -150,37 +169,20 @@ def metric_rows(outcomes: list[Outcome], cfg: ExperimentConfig, steps_per_day: i
     return rows
 
 
-def gamma_rows(params: pu_gat_plus.ForecasterParams, cfg: pu_gat_plus.ForecasterConfig, fold: int) -> list[dict]:
-    """Learned gamma and delta of every stream, layer and head, by seed."""
-    rows = []
-    for stream, layers in params.network["params"].items():
-        for layer, weights in layers.items() if isinstance(layers, dict) else ():
-            if not layer.startswith("layer_") or "gamma" not in weights:
-                continue
-            raw = np.asarray(weights["gamma"])  # [S, heads]
-            gamma = np.logaddexp(0, raw) if cfg.attention.mode == "pairwise" else raw
-            for seed, values in enumerate(gamma):
-                rows += [
-                    {
-                        "seed": seed,
-                        "fold": str(fold),
-                        "metric": f"gamma/{stream}/{layer}/head_{head}",
-                        "value": float(value),
-                    }
-                    for head, value in enumerate(values)
-                ]
-    return rows
-
-
-def num_parameters(params: Any) -> int:
-    """Trained numbers of one seed."""
-    tree = params.network if isinstance(params, pu_gat_plus.ForecasterParams) else None
-    return sum(int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(tree))
-
-
 def _stacked(predict: Callable, params: Any, data: ForecastData, config: Any) -> Callable[[Array], Forecast]:
     """A method without randomness as a single seed."""
     return lambda origins: jax.tree.map(lambda leaf: leaf[None], predict(params, data, origins, config))
+
+
+def _horizon_intervals(joined: Outcome) -> dict[str, float]:
+    """Block-bootstrap interval of the coverage at each horizon."""
+    hit = intervals.contains(joined.interval, joined.target)
+    found = {}
+    for h in range(hit.shape[1]):
+        sums = bootstrap.mean_sums(hit[:, h : h + 1], joined.mask[:, h : h + 1])
+        bounds = bootstrap.block_bootstrap(jax.random.key(h), sums, bootstrap.ratio_of_totals, BLOCK)
+        found |= {f"coverage_h{h + 1}_lower": float(bounds.lower), f"coverage_h{h + 1}_upper": float(bounds.upper)}
+    return found
 
 
 def _of_seed(outcome: Outcome, seed: int) -> Outcome:
@@ -188,7 +190,7 @@ def _of_seed(outcome: Outcome, seed: int) -> Outcome:
     return Outcome(*picked, outcome.target, outcome.mask, outcome.slot)
 
 
-def _worst_cluster(group: list[Outcome], metrics: dict) -> dict:
+def _worst_cluster(group: list[Outcome]) -> dict:
     """Clusters differ between folds, so the worst over all of them is the worst of any fold."""
     if len(group) == 1:
         return {}

@@ -57,12 +57,14 @@ def fit(key: Array, data: ForecastData, cfg: ScaledProfileConfig) -> ScaledProfi
     target, mask = targets(data.series, data.val, cfg.horizon)
     period, strength = map(jnp.asarray, zip(*itertools.product(cfg.periods, cfg.strengths), strict=True))
     best_loss, best = jnp.inf, None
-    for reach, day_type in itertools.product(cfg.reaches, cfg.day_types):
-        profile = _profile(data, reach, day_type, cfg)
-        losses = _losses(data, profile, period, strength, cfg)  # [options, H]
-        if (loss := losses.min(axis=0).sum()) < best_loss:
-            chosen = jnp.argmin(losses, axis=0)  # [H]
-            best_loss, best = loss, (profile, reach, day_type, period[chosen], strength[chosen])
+    for reach in cfg.reaches:
+        profiles = flow_profiles(data, cfg, cfg.profile, triangle(reach))
+        for day_type in cfg.day_types:
+            profile = _backed_off(profiles, day_type)
+            losses = _losses(data, profile, period, strength, cfg)  # [options, H]
+            if (loss := losses.min(axis=0).sum()) < best_loss:
+                chosen = jnp.argmin(losses, axis=0)  # [H]
+                best_loss, best = loss, (profile, reach, day_type, period[chosen], strength[chosen])
     profile, *settings = best
     mean = scaled(data, profile, data.val, *settings[2:], cfg)
     return ScaledProfileParams(*map(jnp.asarray, settings), residual_sigma(mean, target, mask))
@@ -70,7 +72,7 @@ def fit(key: Array, data: ForecastData, cfg: ScaledProfileConfig) -> ScaledProfi
 
 def predict(params: ScaledProfileParams, data: ForecastData, origins: Array, cfg: ScaledProfileConfig) -> Forecast:
     """Profile of each coming step times the drawn ratio: [W, H, N]."""
-    profile = _profile(data, int(params.reach), params.day_type, cfg)
+    profile = _backed_off(flow_profiles(data, cfg, cfg.profile, triangle(int(params.reach))), params.day_type)
     return with_sigma(scaled(data, profile, origins, params.period, params.strength, cfg), params.sigma)
 
 
@@ -104,8 +106,9 @@ def recent_and_usual(
     return recent, jnp.einsum("pt,wtn->wpn", is_recent, profile.mean[step] * known)
 
 
-def _profile(data: ForecastData, reach: int, day_type: float | Array, cfg: ScaledProfileConfig) -> Profile:
-    _, by_type, by_day, plain = flow_profiles(data, cfg, cfg.profile, triangle(reach))
+@jax.jit
+def _backed_off(profiles: tuple[Profile, Profile, Profile, Profile], day_type: float | Array) -> Profile:
+    _, by_type, by_day, plain = profiles
     return back_off(by_type, back_off(by_day, plain, 0.0), day_type)
 
 
