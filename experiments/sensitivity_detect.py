@@ -87,7 +87,8 @@ def apparent_fdp(folds: list[Scored], rejected: list[np.ndarray], dataset: loade
     alarms, unexplained = 0, 0.0
     for one, decision in zip(folds, rejected, strict=True):
         is_here = (log["start"] >= one.time[0]) & (log["start"] <= one.time[-1])
-        events = event_metrics.EventLog(log["cell"][is_here], log["start"][is_here] - one.time[0])
+        here = {name: log[name][is_here] for name in ("cell", "start", "stop")}
+        events = event_metrics.EventLog(here["cell"], here["start"] - one.time[0], here["stop"] - one.time[0])
         found = event_metrics.align_events(decision, events, dataset.graph.senders, dataset.graph.receivers)
         alarms += found.num_alarms
         unexplained += found.apparent_fdp * found.num_alarms
@@ -128,6 +129,6 @@ def block_correlation(folds: list[np.ndarray], near: np.ndarray, steps: int) -> 
 
 def _counts(folds: list[Scored], rejected: list[np.ndarray]) -> fdr_metrics.StepCounts:
     label = np.concatenate([one.kind > 0 for one in folds])
-    tested = np.concatenate([~np.isnan(one.test) for one in folds])
+    tested = np.concatenate([~np.isnan(one.test) & one.judged for one in folds])
     decision = jnp.asarray(np.concatenate(rejected))
     return fdr_metrics.count_steps(decision, jnp.asarray(label), tested=jnp.asarray(tested))

@@ -1,5 +1,6 @@
 """The sensitivity tables on a small recording: every setting measured from saved artefacts, and the laws they obey."""
 
+import dataclasses
 import itertools
 from typing import NamedTuple
 
@@ -7,7 +8,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments import forecast_stage, forecasting, options, paper, results, sensitivity, sensitivity_detect
+from data import loader
+from experiments import detection, forecast_stage, forecasting, options, paper, results, sensitivity, sensitivity_detect
+from experiments.configs import PRESETS
 from stream_jax.types import Forecast, Interval
 from tests.small_city import write_small_city
 
@@ -90,3 +93,29 @@ def test_trimming_more_only_adds_rejections():
     sets = [sensitivity_detect.trimmed_rejections(scored, float(tau)) for tau in paper.TABLES["trimming"].rows]
     assert all((smaller <= larger).all() for smaller, larger in itertools.pairwise(sets))
     assert sets[0].sum() < sets[-1].sum()
+
+
+def hand_made(seed: int) -> detection.Scored:
+    """A fold of forty steps and nine cells, of which the first is anomalous at every second step."""
+    rng = np.random.default_rng(seed)
+    kind = np.zeros((40, 9), np.int8)
+    kind[::2, 0] = 1
+    test = np.abs(rng.normal(size=kind.shape)) + 8.0 * (kind > 0)
+    calibration = np.abs(rng.normal(size=(500, 9)))
+    no, yes = np.zeros(calibration.shape, bool), np.ones(test.shape, bool)
+    return detection.Scored(calibration, no, test, test, kind, yes, 0.0, 1.0, np.arange(40), no[:40, 0], no[:, 0])
+
+
+def test_tables_from_scores_have_every_setting_and_a_mean_that_no_block_moves(tmp_path, monkeypatch):
+    dataset = loader.load(write_small_city(tmp_path / "data"))
+    cfg = dataclasses.replace(PRESETS["smoke"], seeds=1)
+    scored = {"clean": [hand_made(1)], "injected": [hand_made(2), hand_made(3)]}
+    monkeypatch.setattr(sensitivity_detect, "saved_scores", lambda *_: scored)
+    trimmed = sensitivity_detect.trimming(dataset, cfg, tmp_path, QUIET)
+    recall = [row["value"] for row in trimmed if row["metric"] == "recall"]
+    assert len(recall) == 5 and recall == sorted(recall) and recall[-1] == 1.0
+    rows = sensitivity_detect.dependence(dataset, cfg, tmp_path, QUIET)
+    assert {row["setting"] for row in rows} == set(paper.TABLES["dependence"].rows)
+    for name in ("FDR of BH", "FDR of BY"):
+        found = [row for row in rows if row["metric"] == name]
+        assert len({row["value"] for row in found}) == 1 and all(row["upper"] >= row["value"] for row in found)
