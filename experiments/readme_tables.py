@@ -166,7 +166,7 @@ def _paired(rows: list[dict]) -> str:
     found = {row["metric"]: row["value"] for row in rows if row["method"] == "comparison"}
     parts = []
     for metric, value in found.items():
-        if metric.endswith("_estimate"):
+        if metric.startswith("nrmse_") and metric.endswith("_estimate"):
             stem = metric.removesuffix("_estimate")
             name = stem.removeprefix("nrmse_").removesuffix("_minus_ours")
             parts.append(f"{name} {value:+.3f} [{found[f'{stem}_lower']:+.3f}, {found[f'{stem}_upper']:+.3f}]")
