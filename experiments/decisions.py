@@ -72,11 +72,12 @@ def reject(values: np.ndarray, tested: np.ndarray, procedure: str, level: float)
 def quality_rows(scenario: str, folds: list[Scored], seed: int) -> list[dict]:
     """FDR per step and pooled, recall and F1 of every arm and level over all folds, with block-bootstrap intervals.
 
-    Every tested cell takes part in the decisions; only those known to be normal or anomalous are counted.
+    Every tested cell takes part in the decisions; those known to be normal or anomalous are counted, tested or not: an
+    anomaly in a cell too quiet to be tested is missed.
     """
     label = np.concatenate([one.kind > 0 for one in folds])
     tested = np.concatenate([~np.isnan(one.test) for one in folds])
-    counted = jnp.asarray(tested & np.concatenate([one.judged for one in folds]))
+    counted = jnp.asarray(np.concatenate([one.judged for one in folds]))
     rows = []
     for arm in ARMS:
         variant, procedure = arm.split("+")
@@ -99,12 +100,20 @@ def quality_rows(scenario: str, folds: list[Scored], seed: int) -> list[dict]:
                         "upper": float(getattr(spread.upper, name)),
                     }
                 )
-    scores = jnp.asarray(np.concatenate([np.nan_to_num(one.test, nan=-np.inf) for one in folds]))
-    precision = fdr_metrics.average_precision(scores, jnp.asarray(label), tested=counted)
-    rows.append(
-        {"seed": seed, "scenario": scenario, "arm": "score", "metric": "average_precision", "value": float(precision)}
-    )
-    return rows
+    return rows + ranking_rows(scenario, folds, seed, jnp.asarray(label), counted)
+
+
+def ranking_rows(scenario: str, folds: list[Scored], seed: int, label: jax.Array, counted: jax.Array) -> list[dict]:
+    """Average precision of the flow's score and, for comparison, of the size of the residual that it scores."""
+    rankings = {
+        "score": np.concatenate([np.nan_to_num(one.test, nan=-1.0) for one in folds]),
+        "residual": np.concatenate([np.abs(one.first_residual) for one in folds]),
+    }
+    common = {"seed": seed, "scenario": scenario, "metric": "average_precision"}
+    return [
+        common | {"arm": arm, "value": float(fdr_metrics.average_precision(jnp.asarray(values), label, tested=counted))}
+        for arm, values in rankings.items()
+    ]
 
 
 @jax.jit

@@ -42,7 +42,7 @@ def draw_all(
 
 def fdr_and_power(rows: list[dict], kind: str) -> Figure:
     """Realised FDR, per step and pooled, with the diagonal, and recall, on injected anomalies."""
-    figure = Figure(figsize=(13, 4.2), layout="constrained")
+    figure = Figure(figsize=(13, 4.5), layout="constrained")
     panels = figure.subplots(1, 3)
     for axes, metric in zip(panels, ("fdr_step", "fdr_pooled", "recall"), strict=True):
         for arm, (name, colour) in ARM_COLOURS.items():
@@ -52,7 +52,7 @@ def fdr_and_power(rows: list[dict], kind: str) -> Figure:
         axes.plot([0, 0.2], [0, 0.2], color="black", linewidth=0.8, linestyle="--", label="target")
         axes.set(ylabel=label, ylim=(0, None))
     panels[2].set(ylabel="recall of anomalous cell-steps", ylim=(0, 1))
-    panels[0].legend(fontsize=8)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=7, fontsize=8)
     figure.suptitle(f"{kind}: 5 % injected anomalies, 95 % block-bootstrap intervals", fontsize=10)
     return figure
 
@@ -133,7 +133,8 @@ def _curve(axes: Axes, rows: list[dict], arm: str, metric: str, name: str, colou
     mean = [np.mean([row["value"] for row in picked if row["level"] == level]) for level in levels]
     low = [np.min([row["lower"] for row in picked if row["level"] == level]) for level in levels]
     high = [np.max([row["upper"] for row in picked if row["level"] == level]) for level in levels]
-    axes.plot(levels, mean, marker="o", markersize=4, label=name, color=colour)
+    style = "--" if arm.startswith("label_trim") else "-"  # lies on BY where calibration is clean
+    axes.plot(levels, mean, style, marker="o", markersize=4, label=name, color=colour)
     axes.fill_between(levels, low, high, alpha=0.12, color=colour, linewidth=0)
 
 

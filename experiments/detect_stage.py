@@ -20,7 +20,7 @@ from experiments.configs import ExperimentConfig, experiment_config
 from stream_jax.conformal import dependence, event_metrics, fdr, fdr_metrics
 
 HEADLINE = 0.05  # the paper's level
-RULES = 2  # of residuals, screening and scores; saved scores of other rules are not read
+RULES = 3  # of residuals, screening and scores; saved scores of other rules are not read
 
 
 def detect(args: argparse.Namespace, out: Path, console: Console) -> Path:
@@ -115,23 +115,29 @@ def null_rows(folds: list[detection.Scored], dataset: loader.TrafficDataset, see
     )
     ranks = np.concatenate([decisions.own_ranks(one.calibration) for one in folds])
     block = dependence.block_uniformity_test(jax.random.key(seed), ranks, np.where(is_null, p, np.nan))
-    null = report.null_uniformity
     measured = {
         name: getattr(report, name)
         for name in ("num_steps", "num_scores", "morans_i", "lag1_autocorrelation", "within_step_correlation")
     }
-    measured |= {f"null_{name}": getattr(null, name) for name in ("kolmogorov", "excess")}
+    measured |= {f"null_{name}": getattr(report.null_uniformity, name) for name in ("kolmogorov", "excess")}
     measured |= {f"null_block_{name}": value for name, value in block._asdict().items()}
+    measured["tested_share"] = float(np.mean(np.concatenate([~np.isnan(one.test)[one.judged] for one in folds])))
     measured["outage_steps"] = int(sum(one.outage.sum() for one in folds))
     measured["calibration_outage_steps"] = int(sum(one.calibration_outage.sum() for one in folds))
     common = {"seed": seed, "scenario": "clean", "arm": "full"}
     rows = [common | {"metric": name, "value": value} for name, value in measured.items()]
-    for t, rate, lower, upper, binomial in zip(
-        null.threshold, null.rate, null.lower, null.upper, null.binomial_p, strict=True
-    ):
-        row = {"value": float(rate), "lower": float(lower), "upper": float(upper), "binomial_p": float(binomial)}
-        rows.append(common | {"metric": "null_rate", "level": float(t)} | row)
-    return rows
+    return rows + [row for arm in ("full", "gaussian", "student_t") for row in rate_rows(folds, arm, seed)]
+
+
+def rate_rows(folds: list[detection.Scored], arm: str, seed: int) -> list[dict]:
+    """P(p <= t) of normal cells, conformal or parametric; above t it is too small a p-value to be believed."""
+    p = np.concatenate([decisions.evidence(one, arm) for one in folds])
+    is_null = np.concatenate([~np.isnan(one.test) for one in folds])
+    null = dependence.null_uniformity(jax.random.key(seed), jnp.asarray(p), is_null=is_null)
+    columns = (null.threshold, null.rate, null.lower, null.upper, null.binomial_p)
+    names = ("level", "value", "lower", "upper", "binomial_p")
+    common = {"seed": seed, "scenario": "clean", "arm": arm, "metric": "null_rate"}
+    return [common | dict(zip(names, map(float, row), strict=True)) for row in zip(*columns, strict=True)]
 
 
 def kind_rows(scenario: str, folds: list[detection.Scored], dataset: loader.TrafficDataset, seed: int) -> list[dict]:

@@ -42,7 +42,9 @@ class Scored(NamedTuple):
     test: np.ndarray  # [T, N] NaN where not tested
     first_residual: np.ndarray  # [T, N] one-step normalised residual, for parametric p-values
     kind: np.ndarray  # [T, N] int8, 0 normal, else the kind of anomaly
-    judged: np.ndarray  # [T, N] bool, False where nobody knows whether the cell is normal: beside a logged incident
+    judged: (
+        np.ndarray
+    )  # [T, N] bool, False where nobody knows if the cell is normal: unobserved, outage, near an incident
     mean: float  # of held-out validation scores, for e-values
     sd: float
     time: np.ndarray  # [T] step index of each test row
@@ -115,13 +117,15 @@ def score(
         kind = label
     calibration, test = (part_mask(dataset, fold, part, time) for part in ("calibration", "test"))
     left_out = near if scenario != "incidents" else np.zeros_like(near)
+    seen = np.asarray(series.observed[..., 0])[time[test]] & ~outage[test, None]
+    unclear = near & (kind == 0) if scenario == "incidents" else near
     return Scored(
         np.where(near[time[calibration]], np.nan, scores[calibration]),
         kind[time[calibration]] > 0,
         np.where(left_out[time[test]], np.nan, scores[test]),
         np.asarray(rows.z[..., 0])[test],
         kind[time[test]],
-        ~near[time[test]] | (kind[time[test]] > 0),
+        seen & ~unclear[time[test]],
         float(trained.flow.score_mean),
         float(trained.flow.score_sd),
         time[test],

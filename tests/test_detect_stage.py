@@ -45,6 +45,7 @@ def test_by_never_finds_more_than_bh_with_the_same_p_values(run):
 def test_null_uniformity_is_reported_with_its_test(run):
     rows = [row for row in results.read_rows(run[2]) if row["metric"] == "null_rate"]
     assert {row["level"] for row in rows} == {0.001, 0.01, 0.05, 0.1}
+    assert {row["arm"] for row in rows} == {"full", "gaussian", "student_t"}
     assert all(0.0 <= row["binomial_p"] <= 1.0 and math.isfinite(row["upper"]) for row in rows)
 
 

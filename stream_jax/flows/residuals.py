@@ -23,6 +23,9 @@ from stream_jax.types import Forecast
 # Standard deviation of rounding to a whole vehicle, 1 / sqrt(12): no count is foreseen better. The paper's 1e-6 lets
 # the residual of an empty cell explode.
 SIGMA_FLOOR = 0.29
+# Vehicles; a cell in which fewer are expected is not tested. Two passing through an empty cell are as rare as any
+# anomaly, and a city has enough empty cells for their scores to be all that calibration knows of the tail.
+QUIET = 0.5
 # Added to both sums of the city's ratio, so that a few vehicles at night are no outage.
 CITY_FLOOR = 50.0
 # A city that counts 1.6 times more or less than any forecast of the last hour expected is not anomalous here or there.
@@ -34,7 +37,7 @@ class Residuals(NamedTuple):
     """What was observed against what had been forecast, for one step or, with a leading axis, for many."""
 
     z: Array  # [..., N, D], D = number of targets; 0 where not observed
-    observed: Array  # [..., N] bool: the value was observed and all H forecasts of it exist
+    observed: Array  # [..., N] bool: the value was observed, all H forecasts of it exist and expect some traffic
     unit: Array  # [..., N, D] what one vehicle more would add to z: large in quiet cells; rests on forecasts alone
     city: Array  # [..., H * D] what the whole city counted over what each lead had forecast for it; 1 if nothing
 
@@ -134,11 +137,13 @@ def _rows(
     unit = 1.0 / jnp.maximum(sigma, sigma_floor)
     z = jnp.where(known, value - made.mean, 0.0) * unit
     cells = -1 - trailing
-    counted, expected = (jnp.where(known, part, 0.0).sum(cells) + CITY_FLOOR for part in (value, made.mean))
-    city = (counted / expected).reshape(*known.shape[: cells - 1], -1)  # [..., H * G]
+    counted, foreseen = (jnp.where(known, part, 0.0).sum(cells) + CITY_FLOOR for part in (value, made.mean))
+    city = (counted / foreseen).reshape(*known.shape[: cells - 1], -1)  # [..., H * G]
     if trailing == 0:
         z, unit, known = z[..., None], unit[..., None], known[..., None]
     z, unit, known = (jnp.moveaxis(part, -3, -2) for part in (z, unit, known))  # [..., N, H, G]
-    observed = known.all((-2, -1))
+    expected = made.mean.mean(cells - 1)  # [..., N] or [..., N, G]
+    busy = expected >= QUIET if trailing == 0 else (expected >= QUIET).all(-1)
+    observed = known.all((-2, -1)) & busy
     pooled = lambda part: jnp.where(observed[..., None], part.mean(-2), 0.0)  # noqa: E731
     return Residuals(pooled(z), observed, pooled(unit), city)

@@ -24,10 +24,11 @@ class ScaleConfig:
     cell_rate: float = 0.02  # per step, of each cell's own log scale
     limit: float = 2.0  # largest square, in units of the scale, that moves it
     typical: float = 0.75  # mean limited square at which a scale rests; 0.77 for a standard normal number
+    reach: float = 1.0  # largest logarithm: a cell that never errs must not make an anomaly of one vehicle
 
     def __post_init__(self) -> None:
-        if min(self.city_rate, self.cell_rate) < 0.0 or not 0.0 < self.typical < self.limit:
-            raise ValueError("rates must not be negative, and typical must lie between 0 and limit")
+        if min(self.city_rate, self.cell_rate, self.reach) < 0.0 or not 0.0 < self.typical < self.limit:
+            raise ValueError("rates and reach must not be negative, and typical must lie between 0 and limit")
 
 
 class ScaleState(NamedTuple):
@@ -56,7 +57,7 @@ def rescale(state: ScaleState, row: Residuals, cfg: ScaleConfig = DEFAULT) -> tu
     surprise = jnp.where(row.observed, square - cfg.typical, 0.0)  # [N]
     shared = surprise.sum() / jnp.maximum(row.observed.sum(), 1)
     moved = ScaleState(state.city + cfg.city_rate * shared, state.cell + cfg.cell_rate * surprise)
-    return moved, scaled
+    return jax.tree.map(lambda log: jnp.clip(log, -cfg.reach, cfg.reach), moved), scaled
 
 
 def rescale_rows(state: ScaleState, rows: Residuals, cfg: ScaleConfig = DEFAULT) -> tuple[ScaleState, Residuals]:

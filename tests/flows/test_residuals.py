@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from stream_jax.conformal import intervals
-from stream_jax.flows.residuals import SIGMA_FLOOR, residual_now, residual_vectors, sigma_factor, without_outages
+from stream_jax.flows.residuals import QUIET, SIGMA_FLOOR, residual_now, residual_vectors, sigma_factor, without_outages
 from stream_jax.types import Forecast
 
 ORIGINS = np.arange(10, 14)  # W = 4
@@ -65,15 +65,16 @@ def test_origins_with_a_hole_are_refused():
         residual_vectors(forecast, target, jnp.ones_like(target, bool), np.array([10, 11, 13, 14]))
 
 
-def test_a_cell_that_is_always_zero_has_finite_residuals():
+def test_a_cell_in_which_nothing_is_expected_is_finite_and_not_tested():
     zeros = jnp.zeros((4, 2, 1))
     forecast = Forecast(zeros, jnp.full_like(zeros, 1e-9))
-    mask = jnp.ones_like(zeros, bool)
-    np.testing.assert_array_equal(residual_vectors(forecast, zeros, mask, ORIGINS)[0].z, 0.0)
-    # One vehicle where none was ever seen: 1 / 0.29, not 1 / 1e-9.
-    np.testing.assert_allclose(
-        residual_vectors(forecast, zeros + 1.0, mask, ORIGINS)[0].z, 1.0 / SIGMA_FLOOR, rtol=1e-6
-    )
+    rows, _ = residual_vectors(forecast, zeros + 1.0, jnp.ones_like(zeros, bool), ORIGINS)
+    assert not rows.observed.any()
+    np.testing.assert_array_equal(rows.z, 0.0)
+    # Half a vehicle expected: one more than that over the floor, (1 - 0.5) / 0.29, not / 1e-9.
+    rows, _ = residual_vectors(forecast._replace(mean=zeros + QUIET), zeros + 1.0, jnp.ones_like(zeros, bool), ORIGINS)
+    assert rows.observed.all()
+    np.testing.assert_allclose(rows.z, 0.5 / SIGMA_FLOOR, rtol=1e-6)
 
 
 def test_sigma_factor_is_the_conformal_radius_over_the_normal_quantile():
@@ -89,7 +90,7 @@ def test_adaptive_levels_do_not_move_residuals_and_live_rows_equal_recorded_ones
     keys = jax.random.split(jax.random.key(0), 3)
     num_cells, num_origins = 3, 9
     shape = (num_origins, HORIZON, num_cells)
-    forecast = Forecast(jax.random.normal(keys[0], shape), 1.0 + jax.random.uniform(keys[1], shape))
+    forecast = Forecast(5.0 + jax.random.normal(keys[0], shape), 1.0 + jax.random.uniform(keys[1], shape))
     series = 3.0 * jax.random.normal(keys[2], (num_origins + HORIZON, num_cells))
     target = jnp.stack([series[h + 1 : h + 1 + num_origins] for h in range(HORIZON)], axis=1)
     mask = jnp.ones(shape, bool)
