@@ -39,6 +39,9 @@ seen.saidOther = city.querySelector(".said").textContent;
 const layer = city.querySelector(".layer");
 layer.value = "width"; layer.dispatchEvent(new Event("change")); seen.width = colours();
 move(road, 0); seen.quiet = radii(); move(road, 5); seen.busy = radii();
+const pick = road.querySelector(".layer");
+pick.value = 1; pick.dispatchEvent(new Event("change"));
+seen.ticks = road.querySelectorAll(".tick").length; seen.filter = road.querySelector(".said").textContent;
 seen.controllers = road.querySelectorAll(".layer option").length;
 document.body.dataset.seen = JSON.stringify(seen);
 """
@@ -136,6 +139,7 @@ def test_it_opens_without_an_error_and_moving_the_slider_changes_the_map(run):
     assert seen["said"].endswith("forecast 90.0, interval [89.0, 91.0], observed 90.0.")
     assert "forecast 20.0" in seen["saidOther"]
     assert seen["quiet"] != seen["busy"] and seen["controllers"] == 2
+    assert seen["ticks"] == 1 and seen["filter"].endswith("Filter: policy.")  # filtered once, and not at step 5
 
 
 def test_nothing_is_fetched_from_anywhere(run):

@@ -68,6 +68,7 @@ function chart(svg, series, options) {
     one.values.forEach((v, k) => { if (v === null) { pen = false; return; } path += `${pen ? "L" : "M"}${x(k)},${y(v)}`; pen = true; });
     node("path", { d: path, class: "line", stroke: one.color, "stroke-dasharray": one.dash || "" }, svg);
   }
+  for (const k of options.marks || []) node("line", { x1: x(k), x2: x(k), y1: height - bottom, y2: height - bottom - 9, class: "tick" }, svg);
   if (options.now !== undefined) node("line", { x1: x(options.now), x2: x(options.now), y1: top, y2: height - bottom, stroke: "var(--faint)" }, svg);
 }
 
@@ -136,7 +137,7 @@ function roadMap(root, road) {
     const total = (one) => one.queue.map((row) => row.reduce((a, b) => a + b, 0));
     chart(plot, road.runs.filter((one) => one.level === run.level).map((one) => ({
       values: total(one), color: one === run ? "var(--accent)" : "var(--faint)", dash: one === run ? "" : "2 3",
-    })), { now: at, fromZero: true });
+    })), { now: at, fromZero: true, marks: (run.source || []).map((s, m) => (s > 0 ? m : -1)).filter((m) => m >= 0) });
     const filter = run.source ? ` Filter: ${road.sources[run.source[at]] || "no decision yet"}.` : "";
     said.textContent = `${short(total(run)[at])} vehicles halt; the longest wait is ${short(Math.max(...run.wait[at]))} s.${filter}`;
   };
