@@ -8,6 +8,7 @@ import numpy as np
 
 from stream_jax.rl import agent as agents
 from stream_jax.rl import improvement, ppo, world_model
+from stream_jax.rl.constraints import violation
 from stream_jax.rl.lyapunov import shortfall, value
 from tests.rl.toy_road import ADJACENCY
 from tests.rl.toy_settings import CFG
@@ -61,7 +62,8 @@ def test_the_soft_lyapunov_penalty_is_the_unmet_decrease():
     rollout = first(DREAM)
     penalty = improvement.local_rewards(rollout, AGENT, CFG) - improvement.local_rewards(rollout, AGENT, soft)
     now, after = (value(AGENT.lyapunov, x, CFG.lyapunov) for x in rollout.states.local[:2])
-    expected = 0.1 * max(float(shortfall(now, after, 0.0, 0.0, CFG.lyapunov)), 0.0)  # waits below 120 s: no violation
+    broken = violation(rollout.states.local[0], CFG.limits)  # half of the arrivals is not served
+    expected = 0.1 * max(float(shortfall(now, after, 0.0, broken, CFG.lyapunov)), 0.0)
     assert expected > 0
     np.testing.assert_allclose(penalty[0], expected, rtol=1e-3)
 
