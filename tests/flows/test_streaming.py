@@ -70,7 +70,7 @@ def test_nothing_is_tested_before_forecasts_of_every_lead_exist():
     # Origin 0 issues the first forecast; the step after it has one lead, the third has all three.
     step = jnp.arange(ORIGINS)
     chex.assert_trees_all_equal(steps.observed.any(1), (step >= HORIZON) & (step != OUTAGE))
-    chex.assert_trees_all_equal(steps.z[:HORIZON], jnp.zeros((HORIZON, CELLS, HORIZON)))
+    chex.assert_trees_all_equal(steps.z[:HORIZON], jnp.zeros_like(steps.z[:HORIZON]))
 
 
 def test_a_step_compiles_once():
