@@ -37,6 +37,10 @@ class RewardConfig:
     correction: float = 0.01  # per squared distance between what was proposed and what the filter let through
     discount: float = 0.99
     neighbourhood: bool = True  # else every intersection is credited with the mean of the network
+    # A gridlock, from which no plan recovers, must not drown what can be learned elsewhere, and a limit broken by a
+    # tenth must be noticed: learning sees tanh(sharpness * cost) and clip * tanh(reward / clip). 0 leaves them as is.
+    cost_sharpness: float = 0.0
+    reward_clip: float = 0.0  # in standard deviations
 
 
 def traffic(x: Array, cfg: RewardConfig) -> Array:
@@ -97,6 +101,11 @@ def local_costs(x: Array, limits: Limits) -> Array:
     return jnp.where(costs(x, limits) > 0, jnp.stack([queue, wait, served], axis=-1), 0.0)
 
 
+def saturated(cost: Array, cfg: RewardConfig) -> Array:
+    """Costs as learning sees them."""
+    return jnp.tanh(cfg.cost_sharpness * cost) if cfg.cost_sharpness > 0 else cost
+
+
 def share(signals: Array, adjacency: Array) -> Array:
     """Credits signals [I, ...] to the intersections that may have caused them.
 
@@ -110,7 +119,10 @@ def share(signals: Array, adjacency: Array) -> Array:
 
 def credited(reward: Array, x_next: Array, adjacency: Array, limits: Limits, cfg: RewardConfig) -> Array:
     """[I, 4] what each intersection's action is judged by: the reward [I] and the three costs of where it led."""
+    if cfg.reward_clip > 0:
+        reward = cfg.reward_clip * jnp.tanh(reward / cfg.reward_clip)
     if cfg.neighbourhood:
-        return share(jnp.concatenate([reward[:, None], local_costs(x_next, limits)], axis=-1), adjacency)
-    network = jnp.append(reward.mean(), costs(x_next, limits))
+        charged = saturated(local_costs(x_next, limits), cfg)
+        return share(jnp.concatenate([reward[:, None], charged], axis=-1), adjacency)
+    network = jnp.append(reward.mean(), saturated(costs(x_next, limits), cfg))
     return jnp.broadcast_to(network, (reward.shape[0], network.shape[0]))

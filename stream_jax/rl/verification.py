@@ -29,7 +29,7 @@ class Performance(NamedTuple):
 
     reward: Array  # [] the reward's traffic part, per step and intersection
     traffic: Array  # [] the measured traffic reward, per step
-    cost: Array  # [3] mean normalised violations
+    cost: Array  # [3] mean normalised violations, as learning sees them
     safe: Array  # [] share of episodes without a violating step
     violating: Array  # [] violating steps per episode
     certified: Array  # [] share of steps whose executed action satisfied the condition
@@ -44,7 +44,7 @@ def performance(episodes: Episode, cfg: AgentConfig) -> Performance:
     return Performance(
         reward=over_steps(lambda x: objective.traffic(x, cfg.reward).mean()).mean(),
         traffic=episodes.traffic.mean(),
-        cost=step_costs.mean((0, 1)),
+        cost=objective.saturated(step_costs, cfg.reward).mean((0, 1)),
         safe=jax.vmap(is_safe_episode)(step_costs).mean(),
         violating=jax.vmap(violating_steps)(step_costs).mean(),
         certified=episodes.certificate.certified.mean(),
