@@ -4,17 +4,22 @@ import dataclasses
 import itertools
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
 
 from data import loader
+from data.errors import DataError
 from experiments import detection, forecast_stage, forecasting, options, paper, results, sensitivity, sensitivity_detect
+from experiments.baselines.forecasting import persistence
 from experiments.configs import PRESETS
 from stream_jax.types import Forecast, Interval
 from tests.small_city import write_small_city
 
 QUIET = Console(quiet=True)
+load_trained = sensitivity.load_trained
 
 
 class FakeScored(NamedTuple):
@@ -24,12 +29,24 @@ class FakeScored(NamedTuple):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
+    """A forecast stage of the simplest reference, which compiles fast; tables do not care who forecast."""
     out = tmp_path_factory.mktemp("run")
     write_small_city(out / "data")
-    argv = ["--preset", "smoke", "--seeds", "1", "--methods", "pu_gat_plus"]
-    args = options.parser().parse_args(argv)
-    forecast_stage.forecast(args, out, QUIET)
+    argv = ["--preset", "smoke", "--methods", "persistence"]
+    forecast_stage.forecast(options.parser().parse_args(argv), out, QUIET)
     return out, argv
+
+
+@pytest.fixture(autouse=True)
+def reference_instead_of_network(monkeypatch):
+    def trained(dataset, cfg, out) -> list[sensitivity.Trained]:
+        config = persistence.PersistenceConfig()
+        data = jax.tree.map(jnp.asarray, dataset.forecast_data())
+        params = persistence.fit(jax.random.key(0), data, config)
+        alone = lambda origins: jax.tree.map(lambda x: x[None], persistence.predict(params, data, origins, config))  # noqa: E731
+        return [sensitivity.Trained(0, data, alone)]
+
+    monkeypatch.setattr(sensitivity, "load_trained", trained)
 
 
 def measured(run, name: str, settings: tuple[str, ...], monkeypatch) -> dict[tuple[str, str], float]:
@@ -55,6 +72,11 @@ def test_step_sizes_are_measured_on_the_saved_forecasts(run, monkeypatch):
 def test_the_smallest_cluster_has_the_size_below_which_clusters_merge(run, monkeypatch):
     found = measured(run, "clusters", ("5",), monkeypatch)
     assert 5 <= found["5", "smallest cluster"] <= 9  # nine cells; clusters below five are merged
+
+
+def test_without_a_trained_forecaster_one_sentence_says_what_to_run(run):
+    with pytest.raises(DataError, match="run the forecast stage first"):
+        load_trained(loader.load(run[0] / "data"), PRESETS["smoke"], run[0])
 
 
 def outcome(width: list[float]) -> forecasting.Outcome:
