@@ -24,9 +24,22 @@ TABLE_STAGES |= dict.fromkeys(("rl", "ablation", "covariance", "eps_floor", "lya
 _OURS = "pu_gat_plus"
 # Forecasters that a table compares, where it is not the default list.
 TABLE_METHODS = dict.fromkeys(("aci", "clusters", "delta", "trimming", "p_values", "dependence", "events"), (_OURS,))
+_REFERENCES = ("persistence", "historical_average", "scaled_profile", "linear_ar")
+TABLE_METHODS["forecasting"] = (*_REFERENCES, _OURS, f"{_OURS}:temperature")
 TABLE_METHODS["gamma"] = (_OURS, f"{_OURS}:unconstrained")
 _CHANGES = ("gamma_zero", "unconstrained", "temperature", "single_stream", "mse")
 TABLE_METHODS["ablation"] = (_OURS, *(f"{_OURS}:{name}" for name in _CHANGES))
+# Controllers that a table compares, where it is not the default list; the reference is for paired differences.
+_AGENT = "lycon_wrl_plus"
+TABLE_CONTROLLERS = {
+    "lyapunov": ("default_plan", _AGENT, *(f"{_AGENT}:{name}" for name in ("no_lyapunov", "soft_0.1", "soft_1"))),
+    "ablation": (
+        "default_plan",
+        _AGENT,
+        *(f"{_AGENT}:{name}" for name in ("no_lyapunov", "no_uncertainty", "no_anomaly")),
+    ),
+    "eps_floor": ("default_plan", _AGENT),
+}
 
 DESCRIPTION = """\
 From raw recordings to results: every stage reads what the one before it wrote and is skipped when nothing changed.

@@ -25,7 +25,9 @@ def curves(out: Path, control_rows: list[dict]) -> list[dict]:
 def forecaster_curves(folder: Path) -> list[dict]:
     """Training and validation loss of every checkpointed fit, mean over seeds."""
     made = []
-    for training in sorted(folder.glob("*-training")):
+    # Of several configurations in one folder the last one that was trained is shown.
+    newest = {_stem(path): path for path in sorted(folder.glob("*-training"), key=lambda path: path.stat().st_mtime)}
+    for title, training in sorted(newest.items()):
         steps = [int(path.name) for path in training.iterdir() if path.name.isdigit()]
         if not steps:
             continue
@@ -35,7 +37,7 @@ def forecaster_curves(folder: Path) -> list[dict]:
             {"name": name, "values": _mean_over_seeds(state[field])}
             for name, field in (("training loss", "train_loss"), ("validation loss", "val_loss"))
         ]
-        made.append({"title": training.name.removesuffix("-training").rsplit("-", 1)[0], "series": series})
+        made.append({"title": title, "series": series})
     return made
 
 
@@ -69,6 +71,11 @@ def verdicts(rows: list[dict]) -> str:
         cells = [*map(str, place), *(_word(values.get(name)) for name in VERDICT)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _stem(training: Path) -> str:
+    """Method and fold of a training folder, without the mark of its configuration."""
+    return training.name.removesuffix("-training").rsplit("-", 1)[0]
 
 
 def _word(value: float | bool | str | None) -> str:
