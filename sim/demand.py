@@ -65,7 +65,7 @@ class DemandLevel:
 
 # Chosen once on controllers without learning by experiments/demand_sweep.py; the figure of that sweep shows why.
 DEMAND_LEVELS = {
-    "moderate": DemandLevel("moderate", 2800.0, Limits()),
+    "moderate": DemandLevel("moderate", 2400.0, Limits()),
     "heavy": DemandLevel("heavy", 4200.0, Limits(queue=12.0)),
     "overload": DemandLevel("overload", 6000.0, Limits(), least_flow=1.2),
 }
