@@ -38,7 +38,7 @@ class LearnedControllers:
         console: Console,
     ) -> None:
         cfg = experiment_config(args)
-        self.preset, self.seeds, self.workers = args.preset, cfg.seeds, workers
+        self.preset, self.seeds, self.workers = args.preset, args.seeds or agents.SEEDS[args.preset], workers
         self.recording = out / "data"
         self.trained: dict[tuple[str, int], tuple[Agent, list[dict]]] = {}
         self.road, self.console, self.folder = road, console, out / "control"
