@@ -3,6 +3,8 @@
 import argparse
 import errno
 import importlib
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -83,5 +85,15 @@ def sentence(error: ValueError | OSError, out: Path) -> str:
     return message if isinstance(error, DataError | RoadError) else f"{message} (--debug shows where)"
 
 
+def end_children() -> None:
+    """Ends the processes that this one started: a Java that was interrupted while it started would stay for ever."""
+    for listing in Path("/proc/self/task").glob("*/children"):
+        for child in listing.read_text().split():
+            os.kill(int(child), signal.SIGTERM)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    if code == STOPPED:
+        end_children()
+    sys.exit(code)

@@ -124,6 +124,14 @@ def test_an_interrupted_run_says_how_to_go_on_and_exits_with_130(command, tmp_pa
     assert command()[0] == 0
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are found under /proc")
+def test_a_stopped_run_leaves_no_process_behind():
+    code = "import subprocess as s; from experiments import run; p = s.Popen(['sleep', '60']); run.end_children(); "
+    argv = [sys.executable, "-c", f"{code}print(p.wait(20))"]
+    said = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert int(said) == -signal.SIGTERM
+
+
 @pytest.mark.parametrize("name", ["seeds", "folds", "episodes", "workers"])
 def test_a_count_below_one_is_refused(command, name):
     code, said, ran = command(f"--{name}", "0")
