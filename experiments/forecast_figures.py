@@ -137,7 +137,7 @@ def examples(folds: list[forecasting.Outcome], kind: str) -> Figure:
 
 def gammas(learned: dict[str, list[dict]], kind: str) -> Figure:
     """Every learned gamma by layer, one dot a stream, head, fold and seed, beside the value it started from."""
-    figure = Figure(figsize=(4.2 * len(learned), 3.6), layout="constrained")
+    figure = Figure(figsize=(5.0 * len(learned), 3.8), layout="constrained")
     for axes, (method, rows) in zip(figure.subplots(1, len(learned), squeeze=False)[0], learned.items(), strict=True):
         parts = [row["metric"].split("/") for row in rows]
         layers = sorted({layer for _, _, layer, _ in parts})
@@ -150,5 +150,5 @@ def gammas(learned: dict[str, list[dict]], kind: str) -> Figure:
         axes.axhline(0.0, color="black", linewidth=0.8)
         axes.set_xticks(range(len(layers)), [name.replace("_", " ") for name in layers])
         axes.set(ylabel="gamma", title=f"{method}: {(value < 0).mean():.0%} negative")
-    figure.suptitle(f"{kind}: trend left, residual right; dashed where training began", fontsize=10)
+    figure.suptitle(f"{kind}\ntrend left, residual right of each layer; dashed: where training began", fontsize=9)
     return figure
