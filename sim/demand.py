@@ -63,7 +63,8 @@ class DemandLevel:
     least_flow: float = 0.0  # of the city during an episode, relative to its mean: quiet hours are no overload
 
 
-# Chosen once on controllers without learning by experiments/demand_sweep.py; the figure of that sweep shows why.
+# Chosen on controllers without learning, so that at the heavy level the default plan is safe in most hours but not in
+# all; experiments/demand_sweep.py shows safety against demand.
 DEMAND_LEVELS = {
     "moderate": DemandLevel("moderate", 2400.0, Limits()),
     "heavy": DemandLevel("heavy", 4200.0, Limits(queue=12.0)),
