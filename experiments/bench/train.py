@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stream_jax.gnn.attention import neighbour_table
-from stream_jax.gnn.inputs import fit_scaler, prepare
+from stream_jax.gnn.inputs import fit_inputs
 from stream_jax.gnn.network import ForecasterConfig
 from stream_jax.gnn.pu_gat_plus import init_params, training_loss
 from stream_jax.types import ForecastData, RoadGraph, TrafficSeries
@@ -65,8 +65,8 @@ def random_city(cells: int) -> ForecastData:
 
 def build_step(data: ForecastData, cfg: ForecasterConfig) -> tuple[Callable[[Array], Any], Callable[..., Any]]:
     """Start of one seed's state, and its training step on a batch of origins."""
-    scaler = fit_scaler(data, cfg)
-    shared = (prepare(data.series, scaler, cfg), scaler, neighbour_table(data.graph))
+    scaler, prepared = fit_inputs(data, cfg)
+    shared = (prepared, scaler, neighbour_table(data.graph))
     optimiser = optax.adamw(3e-4)
 
     def start(key: Array) -> tuple[Any, Any]:

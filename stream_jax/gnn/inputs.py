@@ -49,8 +49,8 @@ class Inputs(NamedTuple):
     spread: Array  # [H, N, G] size of one standardised unit, scaled units
 
 
-def fit_scaler(data: ForecastData, cfg: ForecasterConfig) -> Scaler:
-    """Scales from observed entries of the training part alone."""
+def fit_inputs(data: ForecastData, cfg: ForecasterConfig) -> tuple[Scaler, Prepared]:
+    """Scales from observed entries of the training part alone, and the recording in them."""
     series, in_train = data.series, training_steps(data, cfg)
     weight = series.observed & in_train[:, None, None]
     values = jnp.where(weight, series.values, 0.0)
@@ -62,7 +62,8 @@ def fit_scaler(data: ForecastData, cfg: ForecasterConfig) -> Scaler:
     per_day = cfg.profile.steps_per_day
     seasonal = seasonal_mean(series.values / scale, series.observed, series.slot % per_day, in_train, per_day)
     scaler = Scaler(scale, jnp.ones_like(scale), seasonal)
-    return scaler._replace(unit=_anchor_error(data, prepare(series, scaler, cfg), cfg))
+    prepared = prepare(series, scaler, cfg)  # does not read the unit
+    return scaler._replace(unit=_anchor_error(data, prepared, cfg)), prepared
 
 
 def prepare(series: TrafficSeries, scaler: Scaler, cfg: ForecasterConfig) -> Prepared:

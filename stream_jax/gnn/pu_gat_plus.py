@@ -20,7 +20,7 @@ from stream_jax.gnn.inputs import (
     Inputs,
     Prepared,
     Scaler,
-    fit_scaler,
+    fit_inputs,
     inputs_at,
     prepare,
     targets_at,
@@ -66,8 +66,7 @@ def fit_with_history(
     """The same as `fit`, with the loss curves."""
     check_data(data, cfg)
     keys = jnp.atleast_1d(key)
-    scaler = jax.jit(fit_scaler, static_argnums=1)(data, cfg)
-    prepared = jax.jit(prepare, static_argnums=2)(data.series, scaler, cfg)
+    scaler, prepared = jax.jit(fit_inputs, static_argnums=1)(data, cfg)
     shared = (prepared, scaler, neighbour_table(data.graph))
     examples = Examples(data.train, data.val, shared)
     init_fn = partial(init_params, shared=shared, origin=data.train[:1], cfg=cfg)

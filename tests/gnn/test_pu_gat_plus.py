@@ -12,7 +12,7 @@ import pytest
 
 from stream_jax.fit import Examples, TrainConfig, train
 from stream_jax.gnn.attention import AttentionConfig, neighbour_table
-from stream_jax.gnn.inputs import fit_scaler, prepare
+from stream_jax.gnn.inputs import fit_inputs
 from stream_jax.gnn.network import ForecasterConfig, gaussian_nll
 from stream_jax.gnn.profile import ProfileConfig
 from stream_jax.gnn.pu_gat_plus import fit, init_params, predict, training_loss
@@ -104,8 +104,7 @@ def test_stacked_seeds_predict_what_single_seeds_predict():
 
 
 def loss_parts(data: ForecastData, cfg: ForecasterConfig = CFG):
-    scaler = jax.jit(fit_scaler, static_argnums=1)(data, cfg)
-    prepared = jax.jit(prepare, static_argnums=2)(data.series, scaler, cfg)
+    scaler, prepared = jax.jit(fit_inputs, static_argnums=1)(data, cfg)
     shared = (prepared, scaler, neighbour_table(data.graph))
     trained = jax.jit(init_params, static_argnums=3)(jax.random.key(0), shared, data.train[:1], cfg)
     return trained, shared

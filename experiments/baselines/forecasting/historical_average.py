@@ -49,6 +49,6 @@ def predict(
 
 
 def _average(data: ForecastData, origins: Array, cfg: HistoricalAverageConfig) -> Array:
-    by_week, _, by_day, plain = flow_profiles(data, cfg, cfg.profile, weights=(1.0,))
+    by_week, _, by_day, plain = flow_profiles(data, cfg, cfg.profile, reach=0, most=0)
     average = back_off(by_week, back_off(by_day, plain, 0.0), 0.0).mean  # [L, N]
     return average[origins[:, None] + 1 + jnp.arange(cfg.horizon)]

@@ -27,7 +27,6 @@ from experiments.baselines.forecasting.profile import (
     newest_training_step,
     residual_sigma,
     targets,
-    triangle,
     with_sigma,
 )
 from experiments.baselines.forecasting.scaled_profile import scaled
@@ -97,7 +96,7 @@ def predict(params: LinearArParams, data: ForecastData, origins: Array, cfg: Lin
 
 
 def _profile(data: ForecastData, cfg: LinearArConfig) -> Profile:
-    _, by_type, by_day, plain = flow_profiles(data, cfg, cfg.profile, triangle(cfg.reach))
+    _, by_type, by_day, plain = flow_profiles(data, cfg, cfg.profile, cfg.reach, cfg.reach)
     return back_off(by_type, back_off(by_day, plain, 0.0), DAY_TYPE_STRENGTH)
 
 

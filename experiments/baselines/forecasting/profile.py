@@ -55,13 +55,13 @@ def targets(series: TrafficSeries, origins: Array, horizon: int) -> tuple[Array,
     return flow[step], (observed[step] > 0) & inside
 
 
-def triangle(reach: int) -> tuple[float, ...]:
-    """Smoothing weights that fall evenly from 1 to 0 over `reach` slots to each side."""
-    return tuple(1.0 - abs(k) / (reach + 1) for k in range(-reach, reach + 1))
+def triangle(reach: int | Array, most: int) -> Array:
+    """Smoothing weights [2 most + 1] that fall evenly from 1 to 0 over `reach` <= most slots to each side."""
+    return jnp.maximum(1.0 - jnp.abs(jnp.arange(-most, most + 1)) / (reach + 1), 0.0)
 
 
 def seasonal_profile(
-    series: TrafficSeries, kind: Array, num_kinds: int, last_step: Array, lag: int, weights: tuple[float, ...]
+    series: TrafficSeries, kind: Array, num_kinds: int, last_step: Array, lag: int | Array, weights: Array
 ) -> Profile:
     """Mean, at each step u, of the observations of the kind of u among the steps <= min(u - lag, last_step).
 
@@ -71,12 +71,12 @@ def seasonal_profile(
         num_kinds: K; neighbouring kinds are neighbours in time.
         last_step: [] newest step that may be learnt from.
         lag: at least the horizon.
-        weights: odd in number; an observation also counts, with these weights, for the kinds around its own.
+        weights: [odd]; an observation also counts, with these weights, for the kinds around its own.
     """
     flow, observed = flow_of(series)
     num_steps, num_cells = flow.shape
     offsets = jnp.arange(len(weights)) - len(weights) // 2
-    shares = jnp.asarray(weights)[:, None]
+    shares = weights[:, None]
 
     def step(tables: tuple[Array, Array], u: Array) -> tuple[tuple[Array, Array], Profile]:
         learnt = u - lag
@@ -90,13 +90,16 @@ def seasonal_profile(
     return jax.lax.scan(step, (empty, empty), jnp.arange(num_steps))[1]
 
 
-@partial(jax.jit, static_argnames=("cfg", "profile", "weights"))
+@partial(jax.jit, static_argnames=("cfg", "profile", "most"))
 def flow_profiles(
-    data: ForecastData, cfg: WindowConfig, profile: str, weights: tuple[float, ...]
+    data: ForecastData, cfg: WindowConfig, profile: str, reach: int | Array, most: int
 ) -> tuple[Profile, Profile, Profile, Profile]:
     """Profiles by slot of the week, slot of the day on weekdays or weekends, slot of the day, and the plain mean.
 
-    `profile` is "train" (learns from training steps only) or "expanding" (all steps up to the origin).
+    Args:
+        profile: "train" (learns from training steps only) or "expanding" (all steps up to the origin).
+        reach: slots to each side over which the seasonal ones are smoothed.
+        most: largest reach; with the same one, every reach is compiled once.
     """
     series = data.series
     newest = newest_training_step(data, cfg.horizon) if profile == "train" else series.slot.shape[0]
@@ -107,9 +110,9 @@ def flow_profiles(
         (day + is_weekend * cfg.steps_per_day, 2 * cfg.steps_per_day),
         (day, cfg.steps_per_day),
     )
-    lag = cfg.horizon + len(weights) // 2
+    lag, weights = cfg.horizon + reach, triangle(reach, most)
     seasonal = [seasonal_profile(series, kind, num, newest, lag, weights) for kind, num in kinds]
-    plain = seasonal_profile(series, jnp.zeros_like(day), 1, newest, lag, (1.0,))
+    plain = seasonal_profile(series, jnp.zeros_like(day), 1, newest, lag, jnp.ones(1))
     return (*seasonal, plain)
 
 

@@ -24,7 +24,6 @@ from experiments.baselines.forecasting.profile import (
     mean_square,
     residual_sigma,
     targets,
-    triangle,
     with_sigma,
 )
 from stream_jax.types import Forecast, ForecastData
@@ -58,7 +57,7 @@ def fit(key: Array, data: ForecastData, cfg: ScaledProfileConfig) -> ScaledProfi
     period, strength = map(jnp.asarray, zip(*itertools.product(cfg.periods, cfg.strengths), strict=True))
     best_loss, best = jnp.inf, None
     for reach in cfg.reaches:
-        profiles = flow_profiles(data, cfg, cfg.profile, triangle(reach))
+        profiles = flow_profiles(data, cfg, cfg.profile, reach, max(cfg.reaches))
         for day_type in cfg.day_types:
             profile = _backed_off(profiles, day_type)
             losses = _losses(data, profile, period, strength, cfg)  # [options, H]
@@ -72,7 +71,8 @@ def fit(key: Array, data: ForecastData, cfg: ScaledProfileConfig) -> ScaledProfi
 
 def predict(params: ScaledProfileParams, data: ForecastData, origins: Array, cfg: ScaledProfileConfig) -> Forecast:
     """Profile of each coming step times the drawn ratio: [W, H, N]."""
-    profile = _backed_off(flow_profiles(data, cfg, cfg.profile, triangle(int(params.reach))), params.day_type)
+    profiles = flow_profiles(data, cfg, cfg.profile, params.reach, max(cfg.reaches))
+    profile = _backed_off(profiles, params.day_type)
     return with_sigma(scaled(data, profile, origins, params.period, params.strength, cfg), params.sigma)
 
 
