@@ -30,7 +30,7 @@ class ContextConfig:
     heads: int = 2
     layers: int = 1  # of the causal transformer
     embedding: int = 2  # numbers learned per cell
-    clip: float = 3.0  # residuals enter a context within +-clip
+    clip: float = 1.0  # residuals enter a context within +-clip; at 3 an anomaly that lasts explains itself away
     contemporaneous: bool = False  # also neighbours' residuals of the same step, as in the paper: contaminates them
 
     def __post_init__(self) -> None:

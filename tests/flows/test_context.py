@@ -11,7 +11,7 @@ import pytest
 from stream_jax.flows.context import ContextConfig, ContextEncoder, FlowData, Neighbours, neighbour_table, step_at
 from stream_jax.types import RoadGraph
 
-CFG = ContextConfig(features=8, lags=3, heads=2, layers=2, embedding=2)
+CFG = ContextConfig(features=8, lags=3, heads=2, layers=2, embedding=2, clip=3.0)
 STEPS, NODES, DIM = 7, 5, 2
 ROW = 4
 # Node 4 has a self-loop only; 0 - 1 - 2 - 3 is a path.
