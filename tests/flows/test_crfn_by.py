@@ -213,7 +213,7 @@ def test_one_vehicle_in_an_empty_cell_is_rare_but_no_wonder_when_counts_are_spre
         params = crfn_by.fit(jax.random.key(0), data, cfg, dataclasses.replace(TRAINING, epochs=15))
         found = jax.jit(crfn_by.scores, static_argnums=2)(params, data, cfg)
         radius[jitter] = float(jnp.median(found[counts[..., 0] == 1.0]))
-    assert 1.2 < radius[1.0] < 3.5 and radius[0.0] > 2.0 * radius[1.0]
+    assert 1.2 < radius[1.0] < 3.5 and radius[0.0] > 1.5 * radius[1.0]
 
 
 def test_two_sided_radius_by_hand():
