@@ -44,7 +44,7 @@ AGENTS = {
     "smoke": AgentConfig(
         policy=PolicyConfig(hidden=16, layers=1),
         ppo=PPOConfig(epochs=1, minibatch=64),
-        world=WorldConfig(members=2, hidden=16, layers=1, horizon=3),
+        world=WorldConfig(members=2, hidden=16, layers=1, horizon=3, held_out_block=2),
         world_training=TrainConfig(learning_rate=1e-3, batch=8, epochs=2, patience=2),
         lyapunov_training=TrainConfig(learning_rate=1e-3, batch=16, epochs=2, patience=2),
         safety=SafetyConfig(num_projections=2),
