@@ -2,10 +2,12 @@
 
 import argparse
 import dataclasses
+import hashlib
 import json
 import shutil
 from pathlib import Path
 
+import jax
 import numpy as np
 from rich.console import Console
 
@@ -54,7 +56,7 @@ class LearnedControllers:
         for seed in range(self.seeds):
             agent, curve = self._trained(name, seed, training)
             cfg = agents.agent_config(name, self.preset, level)
-            place = self.folder / level.name / name.replace(":", "-") / f"seed{seed}"
+            place = self.folder / level.name / self._place(name, training) / f"seed{seed}"
             episodes, verdict = agents.evaluate_agent(
                 name, seed, agent, cfg, self.road, self.days, scenarios, place, self.workers, self.console
             )
@@ -82,7 +84,7 @@ class LearnedControllers:
     def _train(self, name: str, seed: int, level: DemandLevel) -> tuple[Agent, list[dict]]:
         cfg = agents.agent_config(name, self.preset, level)
         rate = vehicles_per_hour(level, self.road)
-        place = self.folder / "agents" / level.name / name.replace(":", "-")
+        place = self.folder / "agents" / level.name / self._place(name, level)
         place.mkdir(parents=True, exist_ok=True)
         (place / "config.json").write_text(json.dumps(dataclasses.asdict(cfg), indent=1))
         self.console.print(f"  {name}, seed {seed}: learning at {level.name} demand ...")
@@ -90,6 +92,14 @@ class LearnedControllers:
         if name == OURS and seed == 0:
             self._keep(agent, cfg)
         return agent, curve
+
+    def _place(self, name: str, level: DemandLevel) -> str:
+        """A folder name that changes with whatever an agent is learned from."""
+        cfg = agents.agent_config(name, self.preset, level)
+        digest = hashlib.sha256(repr((cfg, vehicles_per_hour(level, self.road), self.road.planner.cfg)).encode())
+        for leaf in jax.tree.leaves(self.days.view):
+            digest.update(np.ascontiguousarray(leaf))
+        return f"{name.replace(':', '-')}-{digest.hexdigest()[:10]}"
 
     def _keep(self, agent: Agent, cfg: AgentConfig) -> None:
         """The whole trained system with the recording that it starts from, for control.py and verify.py."""

@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--routes", type=Path, help="your .rou.xml, with --network")
     top.add_argument("--level", choices=DEMAND_LEVELS, default="heavy", help="demand on the checkpoint's grid")
     top.add_argument("--minutes", type=int, default=40, help="how long to drive")
-    top.add_argument("--seed", type=int, default=1000, help="which hour and which trips")
+    top.add_argument("--seed", type=int, default=1002, help="which hour and which trips")
     top.add_argument("--gui", action="store_true", help="watch in sumo-gui")
     top.add_argument("--log", type=Path, default=Path("runs/live/log.jsonl"), help="where every tick is written")
     return top
@@ -73,7 +73,7 @@ def drive(args: argparse.Namespace, console: rich.console.Console) -> None:
     ticks = []
     with args.log.open("w") as log:
         for tick in live.drive(system, dataset, network, scenario, SessionConfig(gui=args.gui)):
-            console.print(live.describe(tick), highlight=False)
+            console.print(live.describe(tick), highlight=False, soft_wrap=True)
             log.write(json.dumps(logged(tick)) + "\n")
             log.flush()
             ticks.append(tick)

@@ -47,7 +47,9 @@ def open_checkpoint(folder: Path) -> tuple[System, TrafficDataset]:
             f"{folder} has no recording in {folder / DATA}; make the checkpoint with run.py's control stage."
         )
     dataset = loader.load(folder / DATA)
-    return checkpoint.load(folder, dataset.manifest["content_hash"]), dataset
+    system = checkpoint.load(folder, dataset.manifest["content_hash"])
+    params, conformal = jax.tree.map(jnp.asarray, (system.params, system.conformal))
+    return system._replace(params=params, conformal=conformal), dataset
 
 
 def city_scenario(
