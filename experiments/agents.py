@@ -19,6 +19,7 @@ from stream_jax.fit import TrainConfig
 from stream_jax.rl import lycon_wrl_plus, replay, verification, world_model
 from stream_jax.rl.agent import Agent, AgentConfig
 from stream_jax.rl.episodes import Episode, flat_transitions
+from stream_jax.rl.lyapunov import LyapunovConfig
 from stream_jax.rl.objective import RewardConfig
 from stream_jax.rl.policy import PolicyConfig
 from stream_jax.rl.ppo import PPOConfig
@@ -46,6 +47,7 @@ AGENTS = {
         ppo=PPOConfig(epochs=1, minibatch=64),
         world=WorldConfig(members=2, hidden=16, layers=1, horizon=3, held_out_block=2),
         world_training=TrainConfig(learning_rate=1e-3, batch=8, epochs=2, patience=2),
+        lyapunov=LyapunovConfig(held_out_block=2),
         lyapunov_training=TrainConfig(learning_rate=1e-3, batch=16, epochs=2, patience=2),
         safety=SafetyConfig(num_projections=2),
         iterations=1,
