@@ -67,7 +67,7 @@ def control(args: argparse.Namespace, out: Path, console: Console) -> Path:
     for level in (DEMAND_LEVELS[name] for name in args.levels or DEMAND_LEVELS):
         rate = level.vehicles_per_hour * len(road.network.ids) / PAPER_GRID
         seeds = range(TEST_SEEDS, TEST_SEEDS + cfg.episodes)
-        scenarios = draw_scenarios(road, "test", rate, seeds, folder / "trips", level.least_flow)
+        scenarios = draw_scenarios(road, "test", rate, seeds, folder / "trips")
         for name in sorted(names, key=lambda name: name != REFERENCE):
             method = make_method(name, road, rate, folder / "trips")
             place = episode_folder(folder, rate, name)

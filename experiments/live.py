@@ -61,7 +61,7 @@ def city_scenario(
     road = city_road(dataset, GridConfig(size=side), demand, cache)
     chosen = DEMAND_LEVELS[level]
     rate = vehicles_per_hour(chosen, road)
-    return road.network, draw_scenarios(road, "test", rate, range(seed, seed + 1), cache, chosen.least_flow)[0]
+    return road.network, draw_scenarios(road, "test", rate, range(seed, seed + 1), cache)[0]
 
 
 def users_scenario(network: Path, routes: Path, seed: int, minutes: int) -> tuple[Network, Scenario]:

@@ -8,7 +8,7 @@ import numpy as np
 from data.coverage import coverage, intersection_flow
 from data.errors import DataError
 from data.loader import TrafficDataset
-from sim.demand import CityIncident, DemandConfig, TripPlanner, city_incidents, waking_steps
+from sim.demand import BUSY_HOURS, CityIncident, DemandConfig, TripPlanner, city_incidents, waking_steps
 from sim.network import GridConfig, Network, build_grid
 from sim.session import Scenario
 
@@ -56,26 +56,33 @@ def city_road(dataset: TrafficDataset, grid: GridConfig, demand: DemandConfig, f
 
 
 def draw_scenarios(
-    road: CityRoad, part: str, vehicles_per_hour: float, seeds: range, folder: Path, least_flow: float = 0.0
+    road: CityRoad, part: str, vehicles_per_hour: float, seeds: range, folder: Path
 ) -> list[Scenario]:
-    """One episode per seed, beginning at a waking hour of a part of the recording.
+    """One episode per seed, beginning at a busy hour of a part of the recording.
 
     The hour depends on the seed alone, so the same seed at another rate is the same hour with more vehicles. Steps of
-    the golden ratio spread consecutive seeds evenly over the hours, so that a few episodes already stand for all.
-
-    Args:
-        least_flow: leaves out hours in which the city's flow is less than this share of its mean.
+    the golden ratio spread consecutive seeds evenly over the hours, so that a few episodes already stand for all. A
+    part without busy hours gives those that are nearest to it.
     """
-    level = road.flow.sum(axis=1) / road.flow.sum(axis=1).mean()  # [L]
-    length = -(-road.planner.cfg.duration_s // road.planner.cfg.bin_s)
-    starts = [step for step in road.starts[part] if level[step : step + length].mean() >= least_flow]
-    if not starts:
-        raise DataError(f"The {part} part of the recording has no waking hour long and busy enough for an episode.")
+    starts = busy_starts(road, part)
     scenarios = []
     for seed in seeds:
         first_step = int(starts[int(seed * GOLDEN_RATIO % 1.0 * len(starts))])
         scenarios.append(road.planner.scenario(seed, road.flow, first_step, vehicles_per_hour, road.incidents, folder))
     return scenarios
+
+
+def busy_starts(road: CityRoad, part: str) -> np.ndarray:
+    """Steps of a part at which the city's flow during an episode is inside `BUSY_HOURS`, or as near as it gets. [B]"""
+    starts = road.starts[part]
+    if len(starts) == 0:
+        raise DataError(f"The {part} part of the recording has no waking hour long enough for an episode.")
+    level = road.flow.sum(axis=1) / road.flow.sum(axis=1).mean()  # [L]
+    length = -(-road.planner.cfg.duration_s // road.planner.cfg.bin_s)
+    during = np.array([level[step : step + length].mean() for step in starts])
+    low, high = BUSY_HOURS
+    gap = np.maximum(low - during, during - high).clip(0.0)
+    return starts[gap == gap.min()]
 
 
 def episode_folder(folder: Path, vehicles_per_hour: float, method: str) -> Path:

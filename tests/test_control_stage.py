@@ -2,14 +2,15 @@
 
 import argparse
 
+import numpy as np
 import pytest
 
 from data import loader
 from data.errors import DataError
 from experiments import control_stage, results
 from experiments.controllers import NAMES, check_controllers, make_method
-from experiments.road import city_road, draw_scenarios
-from sim.demand import DemandConfig
+from experiments.road import busy_starts, city_road, draw_scenarios
+from sim.demand import BUSY_HOURS, DemandConfig
 from sim.network import GridConfig
 from tests.small_city import write_small_city
 
@@ -69,13 +70,19 @@ def test_an_unknown_controller_is_named(console, run):
         control_stage.control(options(controllers=["lqr"]), run, console)
 
 
-def test_quiet_hours_can_be_left_out(run):
+def test_episodes_take_place_in_busy_hours(run):
     dataset = loader.load(run / "data")
     road = city_road(dataset, GridConfig(size=2), DemandConfig(duration_s=300), run / "control")
-    busy = draw_scenarios(road, "test", 300.0, range(4), run / "made", least_flow=1.1)
-    assert min(one.flow.sum() for one in busy) >= 1.1 * road.flow.sum(axis=1).mean()
-    with pytest.raises(DataError, match="busy enough"):
-        draw_scenarios(road, "test", 300.0, range(1), run / "made", least_flow=100.0)
+    mean, (low, high) = road.flow.sum(axis=1).mean(), BUSY_HOURS
+    flows = [one.flow.sum() / mean for one in draw_scenarios(road, "test", 300.0, range(4), run / "made")]
+    assert low <= min(flows) and max(flows) <= high
+    crowded = road._replace(flow=np.ones_like(road.flow))
+    crowded.flow[road.starts["test"]] = 9.0  # no hour of the part is inside: the nearest is taken
+    crowded.flow[road.starts["test"][3]] = 8.0
+    assert busy_starts(crowded, "test").tolist() == [road.starts["test"][3]]
+    none = road._replace(starts={"test": np.array([], int)})
+    with pytest.raises(DataError, match="long enough"):
+        draw_scenarios(none, "test", 300.0, range(1), run / "made")
 
 
 def test_the_same_seed_is_the_same_hour_at_every_level(run):
