@@ -55,9 +55,7 @@ def city_road(dataset: TrafficDataset, grid: GridConfig, demand: DemandConfig, f
     )
 
 
-def draw_scenarios(
-    road: CityRoad, part: str, vehicles_per_hour: float, seeds: range, folder: Path
-) -> list[Scenario]:
+def draw_scenarios(road: CityRoad, part: str, vehicles_per_hour: float, seeds: range, folder: Path) -> list[Scenario]:
     """One episode per seed, beginning at a busy hour of a part of the recording.
 
     The hour depends on the seed alone, so the same seed at another rate is the same hour with more vehicles. Steps of
