@@ -58,17 +58,18 @@ AGENTS = {
     ),
     # Discount and trace are shorter than the audit's: a plan shows within minutes, and what comes later is noise to it.
     "default": AgentConfig(
-        policy=PolicyConfig(std=0.12),
+        policy=PolicyConfig(std=0.35, std_bounds=(0.05, 0.6)),
         reward=RewardConfig(discount=0.95, cost_sharpness=4.0, reward_clip=3.0),
         ppo=PPOConfig(discount=0.95, trace=0.8, learning_rate=1e-3, epochs=6),
         world=WorldConfig(hidden=64),
         world_training=TrainConfig(learning_rate=2e-3, batch=64, epochs=40, patience=6),
-        iterations=4,
-        episodes=8,
+        iterations=12,
+        episodes=6,
+        hold=5,
         rounds=4,
         margin="mean",  # a conformal margin covers single steps, but leaves next to none of them feasible
         validation_episodes=8,
-        validate_every=2,
+        validate_every=4,
     ),
     "paper": AgentConfig(iterations=50, episodes=20, validation_episodes=20, validate_every=10),
 }

@@ -43,6 +43,9 @@ class AgentConfig:
     forecast_horizon: int = 4  # steps H of the city's forecast
     iterations: int = 12
     episodes: int = 8  # collected per iteration
+    # Control steps for which exploration keeps its direction on the road: what a plan does to queues takes minutes to
+    # show, and the noise of single steps averages out before. The likelihood of each step is the same as without.
+    hold: int = 1
     rounds: int = 4  # of imagination and PPO per iteration
     imagined: float = 1.0  # imagined control steps for each real one
     filter_imagined: bool = False  # the filter costs as much as ten imagined steps
@@ -59,8 +62,8 @@ class AgentConfig:
     validation_seed: int = 5_000
 
     def __post_init__(self) -> None:
-        if min(self.iterations, self.rounds, self.replay, self.margin_block, self.forecast_horizon) < 1:
-            raise ValueError("iterations, rounds, replay, margin_block and forecast_horizon must be at least 1")
+        if min(self.iterations, self.rounds, self.hold, self.replay, self.margin_block, self.forecast_horizon) < 1:
+            raise ValueError("iterations, rounds, hold, replay, margin_block and forecast_horizon must be at least 1")
         if self.episodes < 2 or not (0 < self.held_out < 1 and self.imagined >= 0 and 0 < self.margin_alpha < 1):
             raise ValueError("episodes must be at least 2, held_out and margin_alpha inside (0, 1), imagined >= 0")
         if self.ppo.discount != self.reward.discount:

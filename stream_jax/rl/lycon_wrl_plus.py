@@ -162,7 +162,7 @@ def decide(
     """`act` for a batch of roads, leaves [E, ...]. Args: seen is x, view, plan and clock."""
 
     def one(seed: Array, time: Array, x: Array, view: CityView, plan: Array, clock: Array) -> Decision:
-        draw_key = jax.random.fold_in(jax.random.fold_in(key, seed), time)
+        draw_key = jax.random.fold_in(jax.random.fold_in(key, seed), time // cfg.hold)
         return act(draw_key, agent, make_state(x, view, plan, clock, cfg.state), plan, adjacency, cfg, explore)
 
     return jax.vmap(one)(seeds, times, *seen)

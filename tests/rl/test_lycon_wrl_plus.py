@@ -104,6 +104,15 @@ def test_draws_depend_on_seed_and_step_not_on_the_batch():
     assert np.abs(together[0].proposed - together[1].proposed).max() > 0.1
 
 
+def test_held_exploration_keeps_its_direction_for_some_steps():
+    cfg = dataclasses.replace(UNFILTERED, hold=3)
+    step = lycon.policy_step(KEY, lycon.start(KEY, ADJACENCY, cfg).agent, ADJACENCY, cfg, explore=True)
+    proposed = toy_road.collect(step, 1, 5)[0].proposed  # the first policy's mean is 0: a proposal is its noise
+    moved = np.abs(np.diff(proposed, axis=0)).max(axis=(1, 2))
+    turns = np.arange(1, len(proposed)) % 3 == 0
+    assert moved[~turns].max() < 0.1 < moved[turns].min()  # the spread differs a little from state to state
+
+
 def test_world_model_and_lyapunov_function_never_see_the_held_out_episodes(monkeypatch):
     seen = []
 
