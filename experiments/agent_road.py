@@ -49,8 +49,8 @@ class Moments(NamedTuple):
 class Driver:
     """A `step_fn` that asks a policy and keeps what was decided, episode by episode."""
 
-    def __init__(self, policy_step: PolicyStep, scenarios: Sequence[Scenario], days: CityDays) -> None:
-        self.policy_step, self.scenarios, self.days = policy_step, scenarios, days
+    def __init__(self, policy_step: PolicyStep, scenarios: Sequence[Scenario], days: CityDays, offset: int = 0) -> None:
+        self.policy_step, self.scenarios, self.days, self.offset = policy_step, scenarios, days, offset
         self.moments = [moments(scenario, days) for scenario in scenarios]
         self.decisions: list[list[Decision]] = [[] for _ in scenarios]
 
@@ -64,7 +64,7 @@ class Driver:
             jax.tree.map(lambda leaf, k=k: leaf[k], self.moments[i]) for i, k in zip(episode, tick.step, strict=True)
         ]
         seen = jax.tree.map(lambda *rows: np.stack(rows), *now)
-        seeds = np.array([self.scenarios[index].seed for index in episode])
+        seeds = np.array([self.scenarios[index].seed - self.offset for index in episode])
         made = self.policy_step(seeds, tick.step, _physical(tick.road), seen.view, plans, seen.clock)
         for place in np.flatnonzero(tick.active):
             self.decisions[episode[place]].append(jax.tree.map(lambda leaf, p=place: leaf[p], made))
@@ -112,7 +112,7 @@ def collector(
     def collect(policy_step: PolicyStep, num_episodes: int, seed: int) -> list[Episode]:
         first = offset + seed
         scenarios = draw_scenarios(road, part, vehicles_per_hour, range(first, first + num_episodes), folder)
-        driver = Driver(policy_step, scenarios, days)
+        driver = Driver(policy_step, scenarios, days, offset)
         done: dict[int, Episode] = {}
         for one in run_episodes(make_session, scenarios, driver, workers, console=console, title="  episodes"):
             if one.failure is not None:

@@ -83,7 +83,7 @@ class LearnedControllers:
 
     def _train(self, name: str, seed: int, level: DemandLevel) -> tuple[Agent, list[dict]]:
         cfg = agents.agent_config(name, self.preset, level)
-        rate = vehicles_per_hour(level, self.road)
+        rate = agents.DENSER * vehicles_per_hour(level, self.road)
         place = self.folder / "agents" / level.name / self._place(name, level)
         place.mkdir(parents=True, exist_ok=True)
         (place / "config.json").write_text(json.dumps(dataclasses.asdict(cfg), indent=1))
@@ -96,7 +96,9 @@ class LearnedControllers:
     def _place(self, name: str, level: DemandLevel) -> str:
         """A folder name that changes with whatever an agent is learned from."""
         cfg = agents.agent_config(name, self.preset, level)
-        digest = hashlib.sha256(repr((cfg, vehicles_per_hour(level, self.road), self.road.planner.cfg)).encode())
+        digest = hashlib.sha256(
+            repr((cfg, agents.DENSER * vehicles_per_hour(level, self.road), self.road.planner.cfg)).encode()
+        )
         for leaf in jax.tree.leaves(self.days.view):
             digest.update(np.ascontiguousarray(leaf))
         return f"{name.replace(':', '-')}-{digest.hexdigest()[:10]}"

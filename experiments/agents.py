@@ -17,7 +17,7 @@ from sim.demand import DemandLevel
 from sim.session import Scenario
 from stream_jax.fit import TrainConfig
 from stream_jax.rl import lycon_wrl_plus, replay, verification, world_model
-from stream_jax.rl.agent import Agent, AgentConfig
+from stream_jax.rl.agent import Agent, AgentConfig, SearchConfig
 from stream_jax.rl.episodes import Episode, flat_transitions
 from stream_jax.rl.lyapunov import LyapunovConfig
 from stream_jax.rl.objective import RewardConfig
@@ -39,11 +39,13 @@ VARIANTS = {
     f"{OURS}:no_anomaly": {"state": StateConfig(use_anomaly=False), "reward": {"anomaly": 0.0}},
 }
 SEEDS = {"smoke": 1, "default": 1, "paper": 5}  # agents that are trained unless --seeds says otherwise
+DENSER = 1.15  # traffic that agents learn in, relative to the level's: what a plan does shows where the road is full
 TIGHTENING = 0.85  # agents learn to keep this share of the limits on queue and wait, so that noise does not break them
 
 AGENTS = {
     "smoke": AgentConfig(
         policy=PolicyConfig(hidden=16, layers=1),
+        search=SearchConfig(generations=1, pairs=1),
         ppo=PPOConfig(epochs=1, minibatch=64),
         world=WorldConfig(members=2, hidden=16, layers=1, horizon=3, held_out_block=2),
         world_training=TrainConfig(learning_rate=1e-3, batch=8, epochs=2, patience=2),
@@ -60,18 +62,25 @@ AGENTS = {
     "default": AgentConfig(
         policy=PolicyConfig(std=0.35, std_bounds=(0.05, 0.6)),
         reward=RewardConfig(discount=0.95, cost_sharpness=4.0, reward_clip=3.0),
+        search=SearchConfig(generations=8),
         ppo=PPOConfig(discount=0.95, trace=0.8, learning_rate=1e-3, epochs=6),
         world=WorldConfig(hidden=64),
         world_training=TrainConfig(learning_rate=2e-3, batch=64, epochs=40, patience=6),
-        iterations=12,
-        episodes=6,
+        iterations=4,
+        episodes=8,
         hold=5,
         rounds=4,
         margin="mean",  # a conformal margin covers single steps, but leaves next to none of them feasible
         validation_episodes=8,
-        validate_every=4,
+        validate_every=2,
     ),
-    "paper": AgentConfig(iterations=50, episodes=20, validation_episodes=20, validate_every=10),
+    "paper": AgentConfig(
+        search=SearchConfig(generations=20, pairs=16),
+        iterations=50,
+        episodes=20,
+        validation_episodes=20,
+        validate_every=10,
+    ),
 }
 
 

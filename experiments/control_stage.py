@@ -3,8 +3,10 @@
 import argparse
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -12,7 +14,7 @@ from data import loader
 from experiments import control_figures, results
 from experiments.agent_stage import TRAINING_LEVEL, LearnedControllers
 from experiments.agents import OURS, VARIANTS
-from experiments.controllers import REFERENCE, check_controllers, make_method
+from experiments.controllers import NAMES, REFERENCE, check_controllers, make_method
 from experiments.evaluation import evaluate, score, summarise
 from experiments.road import TEST_SEEDS, city_road, draw_scenarios, episode_folder
 from sim.demand import DEMAND_LEVELS, DemandConfig, DemandLevel
@@ -21,14 +23,14 @@ from sim.network import GridConfig
 
 PAPER_GRID = 16  # intersections that the levels' vehicles per hour are meant for
 SHOWN = {
-    "safety": "safe",
-    "violating_steps": "violating steps",
+    "safety": "safe %",
+    "violating_steps": "viol. steps",
     "mean_queue": "queue",
-    "longest_wait": "longest wait s",
+    "longest_wait": "wait s",
     "served": "served",
-    "travel_time": "travel time s",
+    "travel_time": "travel s",
     "reward": "reward",
-    "teleports": "teleports",
+    "teleports": "telep.",
 }
 
 
@@ -39,18 +41,21 @@ class ControlConfig:
     grid: GridConfig = GridConfig()
     demand: DemandConfig = DemandConfig()
     episodes: int = 20  # of each controller at each level
+    levels: tuple[str, ...] = (TRAINING_LEVEL,)  # "all" on the command line is every level and every controller
+    controllers: tuple[str, ...] = (REFERENCE, "guarded_max_pressure", "fixed_time", OURS)
 
 
 PRESETS = {
     "smoke": ControlConfig(GridConfig(size=2), DemandConfig(warmup_s=60, duration_s=300), episodes=2),
     "default": ControlConfig(),
-    "paper": ControlConfig(episodes=100),
+    "paper": ControlConfig(episodes=100, levels=tuple(DEMAND_LEVELS), controllers=(*NAMES, OURS)),
 }
 
 
 def control(args: argparse.Namespace, out: Path, console: Console) -> Path:
     """Evaluates the controllers on the dataset in `<out>/data`; returns the results file."""
-    names, learned = chosen_controllers(args.controllers)
+    preset = PRESETS[args.preset]
+    names, learned = chosen_controllers(args.controllers or preset.controllers)
     dataset = loader.load(out / "data")
     cfg, folder = control_config(args, dataset.manifest["bin_s"]), out / "control"
     road = city_road(dataset, cfg.grid, cfg.demand, folder)
@@ -64,7 +69,7 @@ def control(args: argparse.Namespace, out: Path, console: Console) -> Path:
     }
     found: dict[tuple[str, str], list[Episode]] = {}
     team = LearnedControllers(dataset, out, args, road, workers_of(args), console) if learned else None
-    for level in (DEMAND_LEVELS[name] for name in args.levels or DEMAND_LEVELS):
+    for level in (DEMAND_LEVELS[name] for name in chosen_levels(args.levels or preset.levels)):
         rate = level.vehicles_per_hour * len(road.network.ids) / PAPER_GRID
         seeds = range(TEST_SEEDS, TEST_SEEDS + cfg.episodes)
         scenarios = draw_scenarios(road, "test", rate, seeds, folder / "trips")
@@ -85,11 +90,17 @@ def control(args: argparse.Namespace, out: Path, console: Console) -> Path:
     return rows_file
 
 
-def chosen_controllers(names: list[str] | None) -> tuple[list[str], list[str]]:
-    """Controllers without learning, and learned ones; without names all of the first and ours of the second."""
-    learned = [OURS] if names is None else [name for name in names if name in VARIANTS]
-    plain = None if names is None else [name for name in names if name not in VARIANTS]
-    return ([] if plain == [] else check_controllers(plain)), learned
+def chosen_controllers(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Controllers without learning, and learned ones; `all` is all of the first and ours of the second."""
+    if list(names) == ["all"]:
+        names = (*NAMES, OURS)
+    plain = [name for name in names if name not in VARIANTS]
+    return (check_controllers(plain) if plain else []), [name for name in names if name in VARIANTS]
+
+
+def chosen_levels(names: Sequence[str]) -> Sequence[str]:
+    """Names of levels; `all` is every one."""
+    return list(DEMAND_LEVELS) if "all" in names else names
 
 
 def control_config(args: argparse.Namespace, bin_s: int) -> ControlConfig:
@@ -128,9 +139,9 @@ def print_tables(rows: list[dict], console: Console) -> None:
     """One table per level."""
     for level in dict.fromkeys(row["level"] for row in rows):
         here = [row for row in rows if row["level"] == level]
-        table = Table(
-            "controller", "episodes", *SHOWN.values(), title=f"{here[0]['dataset']} ({here[0]['data']}): {level}"
-        )
+        table = Table(title=f"{here[0]['dataset']} ({here[0]['data']}): {level}", box=box.SIMPLE, padding=(0, 1, 0, 0))
+        for column in ("controller", "n", *SHOWN.values()):
+            table.add_column(column, no_wrap=True)
         for name in dict.fromkeys(row["method"] for row in here):
             of = {row["metric"]: row for row in here if row["method"] == name}
             table.add_row(name, str(of["safety"]["episodes"]), *(cell(of[metric]) for metric in SHOWN))
@@ -140,5 +151,5 @@ def print_tables(rows: list[dict], console: Console) -> None:
 def cell(row: dict) -> str:
     """A value, with its interval where it is a share."""
     if row["metric"] == "safety":
-        return f"{row['value']:.2f} [{row['lower']:.2f}, {row['upper']:.2f}]"
+        return f"{100 * row['value']:.0f} [{100 * row['lower']:.0f}, {100 * row['upper']:.0f}]"
     return f"{row['value']:.2f}" if abs(row["value"]) < 10 else f"{row['value']:.0f}"

@@ -92,7 +92,7 @@ def train_flow(
 
     anchor = anchor._replace(sigma=anchor.sigma * factor_of(anchor, in_train))
     trained = Trained(params, config, anchor, factor_of(forecast, in_val), None, data)
-    rows, time, _ = flow_data(dataset, fold, trained, data.series, forecast)
+    rows, time, _ = flow_data(dataset, fold, trained, data.series, forecast, cfg.flow.leads)
     middle, last = dataset.part("val", fold)
     first = max(warm_up(dataset, fold), middle - FIT_DAYS * 86_400 // dataset.manifest["bin_s"])
     fitting = (time >= first) & (time < last)
@@ -110,7 +110,7 @@ def score(
     neighbours = attention.neighbour_table(trained.data.graph)
     origins = jnp.asarray(all_origins(dataset))
     forecast = forecast_recording(trained.params, series, neighbours, origins, trained.config)
-    rows, time, outage = flow_data(dataset, fold, trained, series, forecast)
+    rows, time, outage = flow_data(dataset, fold, trained, series, forecast, cfg.flow.leads)
     scores = np.asarray(_scores(trained.flow, rows, cfg.flow))
     near, label = incident_surroundings(dataset)
     if scenario == "incidents":
@@ -135,7 +135,12 @@ def score(
 
 
 def flow_data(
-    dataset: TrafficDataset, fold: int, trained: Trained, series: TrafficSeries, forecast: Forecast
+    dataset: TrafficDataset,
+    fold: int,
+    trained: Trained,
+    series: TrafficSeries,
+    forecast: Forecast,
+    leads: residuals.Leads = "mean",
 ) -> tuple[FlowData, np.ndarray, np.ndarray]:
     """Rescaled residuals of the whole recording, the step of each row, and which steps are city-wide outages.
 
@@ -146,7 +151,7 @@ def flow_data(
     network = forecast._replace(sigma=forecast.sigma * trained.factor)
     mixed = jax.tree.map(lambda ours, theirs: jnp.where(is_train, ours, theirs), trained.anchor, network)
     label = labels_at(trained.data._replace(series=series), jnp.asarray(origins), trained.config.horizon)
-    rows, time = residuals.residual_vectors(mixed, *label, origins)
+    rows, time = residuals.residual_vectors(mixed, *label, origins, leads=leads)
     rows, outage = residuals.without_outages(rows)
     # The first day has no profile behind its forecasts; scales that followed it would have to come all the way back.
     warm = jnp.asarray(time >= warm_up(dataset, fold))

@@ -13,7 +13,7 @@ from data.spark_etl.sources import GpsColumns
 from experiments import paper
 
 STAGES = ("etl", "forecast", "detect", "control", "report")
-LEVELS = ("moderate", "heavy", "overload")  # of demand
+LEVELS = ("moderate", "heavy", "overload", "all")  # of demand
 PRESETS = ("smoke", "default", "paper")
 _DETECT, _CONTROL = ("etl", "forecast", "detect"), ("etl", "forecast", "detect", "control")
 # What has to be there before a table can be drawn.
@@ -69,9 +69,9 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--out", type=Path, help="folder of this run (runs/<dataset>-<preset>)")
     run.add_argument("--debug", action="store_true", help="show the whole trace of an error")
     control = top.add_argument_group("control")
-    control.add_argument("--levels", choices=LEVELS, nargs="+", help="levels of demand (all)")
+    control.add_argument("--levels", choices=LEVELS, nargs="+", help="levels of demand (heavy; paper preset: all)")
     control.add_argument("--episodes", type=int, metavar="N", help="episodes of each controller (the preset's number)")
-    control.add_argument("--controllers", nargs="+", help="controllers to compare (all)")
+    control.add_argument("--controllers", nargs="+", help="controllers to compare, or all (ours and three others)")
     control.add_argument("--workers", type=int, metavar="N", help="SUMO processes side by side (one a core)")
     raw = top.add_argument_group("where the recording comes from")
     raw.add_argument("--raw", type=Path, help="file or folder of raw files ($STREAM_DATA_DIR/<dataset>)")

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import jax
@@ -52,7 +53,10 @@ def upstream_system(
         raise DataError(str(error)) from None
     folder = out / "control" / CITY / _key(upstream, seed, cfg, weights)
     if (folder / checkpoint.META).exists():
-        return checkpoint.load(folder, dataset.manifest["content_hash"])
+        try:
+            return checkpoint.load(folder, dataset.manifest["content_hash"])
+        except ValueError:  # damaged, or another version's: it can be made again
+            shutil.rmtree(folder)
     console.print("  the city's forecasts and detections, for the controller ...")
     system = _build(dataset, fold, upstream, seed, cfg, weights, adjacency, console)
     folder.parent.mkdir(parents=True, exist_ok=True)

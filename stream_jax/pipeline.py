@@ -176,7 +176,7 @@ def start(
         )
     graph = city_tables(data.graph)
     stream = forecast_streaming.start(params.forecaster, data, first - 1, cfg.forecaster)
-    residual = flow_streaming.empty(params.factor.shape, cfg.flow.context.lags)
+    residual = flow_streaming.empty(params.factor.shape, cfg.flow.context.lags, cfg.flow.leads)
     before, last = (
         jax.tree.map(lambda leaf, rows=rows: leaf[rows], data.series) for rows in (slice(first, origin), origin)
     )
@@ -248,7 +248,7 @@ def _follow(
     """The forecast made at a step and the residuals that the step leaves of earlier ones."""
     stream, residual = state
     residual, arrived = flow_streaming.observe(
-        residual, *_label(city, cfg), city.clock, params.factor, graph.flow, cfg.scale
+        residual, *_label(city, cfg), city.clock, params.factor, graph.flow, cfg.scale, cfg.flow.leads
     )
     stream = forecast_streaming.observe(params.forecaster, stream, *city, cfg.forecaster)
     forecast = forecast_streaming.forecast(params.forecaster, stream, graph.forecast, cfg.forecaster)

@@ -65,6 +65,13 @@ def test_every_named_controller_can_be_made(run):
     assert len(NAMES) == 11
 
 
+def test_all_stands_for_every_controller_and_level():
+    plain, learned = control_stage.chosen_controllers(["all"])
+    assert set(plain) == set(NAMES) and learned == ["lycon_wrl_plus"]
+    assert control_stage.chosen_controllers(["webster"]) == (["webster"], [])
+    assert control_stage.chosen_levels(["all"]) == ["moderate", "heavy", "overload"]
+
+
 def test_an_unknown_controller_is_named(console, run):
     with pytest.raises(DataError, match="No controller is called lqr"):
         control_stage.control(options(controllers=["lqr"]), run, console)

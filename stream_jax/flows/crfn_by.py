@@ -21,6 +21,7 @@ from stream_jax.conformal import e_values, fdr, p_values
 from stream_jax.fit import Examples, FitResult, TrainConfig, train
 from stream_jax.flows.context import ContextConfig, ContextEncoder, FlowData, FlowStep, step_at
 from stream_jax.flows.real_nvp import ConditionalFlow, standard_normal_log_density, two_sided_radius
+from stream_jax.flows.residuals import Leads
 from stream_jax.types import Detection
 
 PValue = Literal["full", "label_trim", "exp_tail", "calibration_conditional", "paper_trim"]
@@ -34,6 +35,7 @@ class FlowConfig:
 
     num_layers: int = 6  # coupling layers where there are several targets; one target has a spline
     hidden: int = 32  # conditioner width; not given in the paper
+    leads: Leads = "mean"  # what is scored of the H forecasts of a step: their mean error, or "all" errors jointly
     context: ContextConfig = ContextConfig()
     # The paper scores by "nll", which adds the context's log-volume to the energy: pooled over contexts it finds wide
     # contexts anomalous and narrow ones normal. The length of the base vector has one law in every context.
@@ -220,7 +222,9 @@ def _likelihood_sums(key: Array, network: Any, rows: Array, data: FlowData, cfg:
 
     def base_of(row: Array) -> tuple[Array, Array]:
         step = step_at(data, row, cfg.context.lags)
-        shift = cfg.jitter * (jax.random.uniform(jax.random.fold_in(key, row), step.z.shape) - 0.5)
+        # All leads err about the same vehicles.
+        shape = (step.z.shape[0], step.z.shape[1] if cfg.leads == "mean" else 1)
+        shift = cfg.jitter * (jax.random.uniform(jax.random.fold_in(key, row), shape) - 0.5)
         return _Network(cfg).apply(network, step._replace(z=step.z + shift * step.unit))
 
     base, log_det = jax.vmap(base_of)(rows)

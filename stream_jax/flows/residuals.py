@@ -4,10 +4,11 @@ Section 4.2, Eq. (normalized_residual). The H forecasts issued 1 .. H steps befo
 the step is over, each divided by its own calibrated sigma. The calibration is one fixed factor per cluster and horizon:
 the adaptive radius moves with past errors, and scores of different times could no longer be compared. Their mean is
 what is scored, one number per target as in the paper. How the H forecasts differ among themselves was known before the
-step; a density over all of them finds the cells where an anomaly has been, not where one is.
+step; a density over all of them finds the cells where an anomaly has been, not where one is. It stays available as
+`leads="all"`, D = horizons x targets.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import chex
 import jax
@@ -31,12 +32,13 @@ CITY_FLOOR = 50.0
 # A city that counts 1.6 times more or less than any forecast of the last hour expected is not anomalous here or there.
 OUTAGE_FACTOR = 1.6
 SMALLEST_RATIO = 1e-6
+Leads = Literal["mean", "all"]
 
 
 class Residuals(NamedTuple):
     """What was observed against what had been forecast, for one step or, with a leading axis, for many."""
 
-    z: Array  # [..., N, D], D = number of targets; 0 where not observed
+    z: Array  # [..., N, D], D = number of targets, times H with all leads; 0 where not observed
     observed: Array  # [..., N] bool: the value was observed, all H forecasts of it exist and expect some traffic
     unit: Array  # [..., N, D] what one vehicle more would add to z: large in quiet cells; rests on forecasts alone
     city: Array  # [..., H * D] what the whole city counted over what each lead had forecast for it; 1 if nothing
@@ -49,6 +51,7 @@ def residual_vectors(
     origins: np.ndarray | Array,
     factor: Array | None = None,
     sigma_floor: float | Array = SIGMA_FLOOR,
+    leads: Leads = "mean",
 ) -> tuple[Residuals, np.ndarray]:
     """Rows [R, ...] and steps [R] of all R = W - H + 1 steps with forecasts of every lead: from origins[H - 1] + 1 on.
 
@@ -59,6 +62,7 @@ def residual_vectors(
         origins: [W] concrete; raises ValueError unless consecutive.
         factor: [H, N] or [H, N, G] from `sigma_factor` on another part of the data.
         sigma_floor: smallest divisor in physical units, one or [G].
+        leads: the mean error of the H forecasts of a step, or all of them.
     """
     chex.assert_equal_shape([forecast.mean, forecast.sigma, target, mask])
     num_origins, horizon = target.shape[:2]
@@ -69,7 +73,7 @@ def residual_vectors(
     lead = jnp.arange(horizon)
     issued = jnp.arange(num_origins - horizon + 1)[:, None] + horizon - 1 - lead  # [R, H]
     made, value, seen = jax.tree.map(lambda leaf: leaf[issued, lead], (forecast, target, mask))  # [R, H, N] or more
-    rows = _rows(made, value, seen, factor, sigma_floor, trailing=target.ndim - 3)
+    rows = _rows(made, value, seen, factor, sigma_floor, target.ndim - 3, leads)
     return rows, np.asarray(origins[horizon - 1 :] + 1, np.int32)
 
 
@@ -79,6 +83,7 @@ def residual_now(
     observed: Array,
     factor: Array | None = None,
     sigma_floor: float | Array = SIGMA_FLOOR,
+    leads: Leads = "mean",
 ) -> Residuals:
     """The row of the step that has just been observed, without a leading axis.
 
@@ -90,7 +95,7 @@ def residual_now(
     lead = jnp.arange(pending.mean.shape[0])
     made = jax.tree.map(lambda leaf: leaf[lead, lead], pending)  # [H, N] or [H, N, G]
     seen = jnp.broadcast_to(observed, made.mean.shape)
-    return _rows(made, value, seen, factor, sigma_floor, trailing=value.ndim - 1)
+    return _rows(made, value, seen, factor, sigma_floor, value.ndim - 1, leads)
 
 
 def without_outages(rows: Residuals, factor: float = OUTAGE_FACTOR) -> tuple[Residuals, Array]:
@@ -129,7 +134,13 @@ def sigma_factor(
 
 
 def _rows(
-    made: Forecast, value: Array, seen: Array, factor: Array | None, sigma_floor: float | Array, trailing: int
+    made: Forecast,
+    value: Array,
+    seen: Array,
+    factor: Array | None,
+    sigma_floor: float | Array,
+    trailing: int,
+    leads: Leads,
 ) -> Residuals:
     """Args: the forecasts of one step [..., H, N] or, with trailing = 1, [..., H, N, G], and what they were about."""
     known = seen & jnp.isfinite(made.sigma)
@@ -145,5 +156,9 @@ def _rows(
     expected = made.mean.mean(cells - 1)  # [..., N] or [..., N, G]
     busy = expected >= QUIET if trailing == 0 else (expected >= QUIET).all(-1)
     observed = known.all((-2, -1)) & busy
-    pooled = lambda part: jnp.where(observed[..., None], part.mean(-2), 0.0)  # noqa: E731
-    return Residuals(pooled(z), observed, pooled(unit), city)
+    if leads == "mean":
+        z, unit = z.mean(-2), unit.mean(-2)
+    else:
+        z, unit = (part.reshape(*part.shape[:-2], -1) for part in (z, unit))  # [..., N, H G]
+    seen_only = lambda part: jnp.where(observed[..., None], part, 0.0)  # noqa: E731
+    return Residuals(seen_only(z), observed, seen_only(unit), city)

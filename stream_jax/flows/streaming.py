@@ -12,13 +12,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from stream_jax.flows.context import FlowStep, Neighbours
-from stream_jax.flows.residuals import residual_now, without_outages
+from stream_jax.flows.residuals import Leads, residual_now, without_outages
 from stream_jax.flows.scale import ScaleConfig, ScaleState, rescale, start_scale
 from stream_jax.types import Forecast
 
 
 class ResidualState(NamedTuple):
-    """Forecasts on their way and residuals that a context may read; D = G."""
+    """Forecasts on their way and residuals that a context may read; D = G, or H G with all leads."""
 
     pending: Forecast  # [H, H, N] or [H, H, N, G]; row d was issued d + 1 steps ago; sigma = +inf where none was
     scale: ScaleState
@@ -26,10 +26,10 @@ class ResidualState(NamedTuple):
     past_observed: Array  # [lags, N] bool
 
 
-def empty(shape: tuple[int, ...], lags: int) -> ResidualState:
+def empty(shape: tuple[int, ...], lags: int, leads: Leads = "mean") -> ResidualState:
     """Before the first forecast. Args: shape of a forecast, (H, N) or (H, N, G)."""
     horizon, cells = shape[:2]
-    width = shape[2] if len(shape) == 3 else 1
+    width = (shape[2] if len(shape) == 3 else 1) * (horizon if leads == "all" else 1)
     mean = jnp.zeros((horizon, *shape))
     return ResidualState(
         pending=Forecast(mean, jnp.full_like(mean, jnp.inf)),
@@ -47,6 +47,7 @@ def observe(
     factor: Array,
     neighbours: Neighbours,
     cfg: ScaleConfig,
+    leads: Leads = "mean",
 ) -> tuple[ResidualState, FlowStep]:
     """Judges the forecasts that were made for the step just observed.
 
@@ -56,7 +57,7 @@ def observe(
     Args: value, observed [N] or [N, G] of the targets; clock [4]; factor like a forecast, from `sigma_factor`.
     """
     chex.assert_equal_shape([value, observed, state.pending.mean[0, 0]])
-    row, _ = without_outages(residual_now(state.pending, value, observed, factor))
+    row, _ = without_outages(residual_now(state.pending, value, observed, factor, leads=leads))
     scale, now = rescale(state.scale, row, cfg)
     step = FlowStep(now.z, now.observed, now.unit, state.past, state.past_observed, clock, neighbours)
     past, past_observed = _push(state.past, now.z), _push(state.past_observed, now.observed)

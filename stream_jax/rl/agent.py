@@ -27,12 +27,30 @@ from stream_jax.types import Certificate, CityView, RLState
 
 
 @dataclasses.dataclass(frozen=True)
+class SearchConfig:
+    """How the gains of the reaction are found before learning; none of it is in the paper."""
+
+    generations: int = 0  # 0 leaves the gains to PPO
+    pairs: int = 8  # episodes of a generation, each driven twice
+    spread: float = 0.3  # of the changes that are tried
+    rate: float = 1.5  # of a generation's step, in changes
+    price: float = 1.0  # of a violation against the reward
+    worst: float = 3.0  # rewards below it are gridlocks, and all gridlocks are alike
+    first_seed: int = 600_000
+
+    def __post_init__(self) -> None:
+        if self.generations < 0 or self.pairs < 1 or self.spread <= 0:
+            raise ValueError("a search needs at least 0 generations, 1 pair and a positive spread")
+
+
+@dataclasses.dataclass(frozen=True)
 class AgentConfig:
     """Everything that learning and acting need besides the road; the parts say what is the paper's."""
 
     state: StateConfig = StateConfig()
     policy: PolicyConfig = PolicyConfig()
     reward: RewardConfig = RewardConfig()
+    search: SearchConfig = SearchConfig()
     ppo: PPOConfig = PPOConfig()
     world: WorldConfig = WorldConfig()
     world_training: TrainConfig = TrainConfig(learning_rate=1e-3, batch=64, epochs=60, patience=8)

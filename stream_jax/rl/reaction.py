@@ -1,0 +1,48 @@
+"""A reaction to queues that treats all phases and intersections alike: a handful of gains, all 0 in the default plan.
+
+Added to what the actor's network says. The network has to find out for each phase by itself that a queue wants green;
+here every phase of every intersection tells the same few gains, so that episodes by the dozen are enough to find them.
+The guard's terms hear the city too: where demand is going, how sure the forecast is, and whether something is wrong.
+"""
+
+import chex
+import jax.numpy as jnp
+from jax import Array
+
+from stream_jax.rl.constraints import PHASES
+from stream_jax.rl.state import ACTIONS, physical
+from stream_jax.types import RLState
+
+GREEN_TERMS = ("left", "through", "longer", "shorter", "longer_crowded", "shorter_crowded")
+GUARD_TERMS = ("always", "crowded", "waited", "growth", "doubt", "anomaly")
+GAINS = len(GREEN_TERMS) + len(GUARD_TERMS)
+CROWDED = 0.6  # longest queue of a phase, in 10 vehicles, from which an intersection begins to be crowded
+LONG_WAIT = 0.5  # in 120 s
+SMALL = 0.1  # one vehicle: queues below it are all alike
+
+
+def terms(state: RLState) -> Array:
+    """[I, 9, 12]: what each gain adds to each entry of the action; of the order of 1."""
+    x = physical(state)
+    chex.assert_rank(x, 2)
+    queue, wait = x[:, :PHASES], x[:, PHASES]
+    usual = queue.mean(-1, keepdims=True)
+    longer = jnp.clip((queue - usual) / (usual + SMALL), 0.0, 2.0)  # [I, 8]
+    shorter = jnp.clip((usual - queue) / (usual + SMALL), 0.0, 1.0)
+    crowded = jnp.clip(queue.max(-1) - CROWDED, 0.0, 1.0)  # [I]
+    is_left = jnp.broadcast_to(jnp.arange(PHASES) % 2 == 0, queue.shape).astype(queue.dtype)
+    greens = jnp.stack(
+        [is_left, 1.0 - is_left, longer, shorter, longer * crowded[:, None], shorter * crowded[:, None]], axis=-1
+    )
+    first, last = state.mean[:, 0], state.mean[:, -1]
+    guard = [
+        jnp.ones_like(wait),
+        crowded,
+        jnp.clip(wait - LONG_WAIT, 0.0, 1.0),
+        jnp.clip(last / jnp.maximum(first, SMALL) - 1.0, -1.0, 1.0),
+        jnp.clip(state.sigma.mean(-1) / jnp.maximum(state.mean.mean(-1), SMALL), 0.0, 1.0),
+        state.anomalous.astype(wait.dtype),
+    ]
+    table = jnp.zeros((x.shape[0], ACTIONS, GAINS), queue.dtype)
+    table = table.at[:, :PHASES, : len(GREEN_TERMS)].set(greens)
+    return table.at[:, PHASES, len(GREEN_TERMS) :].set(jnp.stack(guard, axis=-1))

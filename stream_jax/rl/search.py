@@ -1,0 +1,110 @@
+"""Finds the gains of the reaction by driving the same episodes twice, with a change of them and with its opposite.
+
+Before Algorithm 1, Phase 4; the paper starts from random weights. What a plan does is small beside what the traffic of
+an hour does, and an advantage has to tell the two apart. Two drives of one episode share its traffic, so that their
+difference is the plan's: an evolution strategy with antithetic pairs, in twelve dimensions.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from stream_jax.rl import objective, replay
+from stream_jax.rl.agent import Agent, AgentConfig, act
+from stream_jax.rl.constraints import costs
+from stream_jax.rl.episodes import Episode
+from stream_jax.rl.reaction import GREEN_TERMS, GUARD_TERMS
+from stream_jax.rl.safety import SafetyConfig
+from stream_jax.rl.state import make_state
+
+Kept = Callable[[int, Callable[[], np.ndarray]], np.ndarray]  # generation, how to get its scores -> scores [2, pairs]
+NAMES = (*(f"green_{name}" for name in GREEN_TERMS), *(f"guard_{name}" for name in GUARD_TERMS))
+
+
+def find_gains(
+    key: Array, agent: Agent, collect: Any, adjacency: Array, cfg: AgentConfig, kept: Kept
+) -> tuple[Agent, list[dict]]:
+    """The agent with better gains, and one row per generation.
+
+    Args:
+        collect: as in `lycon_wrl_plus.fit`; gives the same episodes for the same seed.
+        kept: reads a generation's scores back, or gets and keeps them.
+    """
+    plan, rows = cfg.search, []
+    for generation in range(plan.generations):
+        draws = jax.random.normal(jax.random.fold_in(key, generation), (plan.pairs, len(NAMES)))
+        first = plan.first_seed + generation * plan.pairs
+
+        def both(agent: Agent = agent, draws: Array = draws, first: int = first) -> np.ndarray:
+            steps = [_varied(agent, sign * plan.spread * draws, first, adjacency, cfg) for sign in (1.0, -1.0)]
+            return np.stack([scores(collect(step, plan.pairs, first), cfg) for step in steps])
+
+        found = kept(generation, both)  # [2, pairs]
+        agent = with_gains(agent, gains_of(agent) + plan.rate * ascent(found[0] - found[1], draws, plan.spread))
+        named = {name: float(gain) for name, gain in zip(NAMES, gains_of(agent), strict=True)}
+        rows.append({"kind": "search", "iteration": generation, "score": float(found.mean())} | named)
+    return agent, rows
+
+
+def ascent(difference: Array, draws: Array, spread: float) -> Array:
+    """[G] the step that the pairs' differences [K] ask for along their draws [K, G].
+
+    Differences are limited to the size of their median: one hour that tips over into gridlock must not decide alone.
+    """
+    size = jnp.median(jnp.abs(difference))
+    vote = jnp.clip(difference / jnp.maximum(size, 1e-9), -1.0, 1.0)
+    return spread * (vote @ draws) / draws.shape[0]
+
+
+def scores(episodes: list[Episode], cfg: AgentConfig) -> np.ndarray:
+    """[K] mean traffic reward of each episode minus the price of its violations."""
+    return np.asarray(_scores(replay.stack(episodes).x[:, 1:], cfg))
+
+
+def gains_of(agent: Agent) -> Array:
+    """[12] the gains of the agent's reaction."""
+    return agent.policy.actor["params"]["gains"]
+
+
+def with_gains(agent: Agent, gains: Array) -> Agent:
+    """The agent with other gains."""
+    actor = agent.policy.actor
+    changed = {**actor, "params": {**actor["params"], "gains": gains}}
+    return agent._replace(policy=agent.policy._replace(actor=changed))
+
+
+def _varied(agent: Agent, offsets: Array, first: int, adjacency: Array, cfg: AgentConfig) -> Any:
+    """A policy step in which the episode of seed `first + k` is driven with offset k of the gains [K, G]."""
+    unfiltered = dataclasses.replace(cfg, safety=SafetyConfig(mode="none"))
+
+    def step(seeds: np.ndarray, _: Any, x: Array, view: Any, plan: Array, clock: Array) -> Any:
+        mine = offsets[(np.asarray(seeds) - first) % len(offsets)]
+        return jax.tree.map(np.asarray, _drive(mine, agent, (x, view, plan, clock), adjacency, unfiltered))
+
+    return step
+
+
+@partial(jax.jit, static_argnames="cfg")
+def _drive(offsets: Array, agent: Agent, seen: tuple, adjacency: Array, cfg: AgentConfig) -> Any:
+    def one(offset: Array, x: Array, view: Any, plan: Array, clock: Array) -> Any:
+        state = make_state(x, view, plan, clock, cfg.state)
+        mine = with_gains(agent, gains_of(agent) + offset)
+        return act(jax.random.key(0), mine, state, plan, adjacency, cfg, explore=False)
+
+    return jax.vmap(one)(offsets, *seen)
+
+
+@partial(jax.jit, static_argnames="cfg")
+def _scores(x: Array, cfg: AgentConfig) -> Array:
+    def step(x: Array) -> Array:
+        paid = objective.traffic(x, cfg.reward).mean()
+        charged = objective.saturated(costs(x, cfg.limits), cfg.reward).sum()
+        return jnp.maximum(paid, -cfg.search.worst) - cfg.search.price * charged
+
+    return jax.vmap(jax.vmap(step))(x).mean(1)

@@ -1,0 +1,118 @@
+"""The reaction treats phases and intersections alike, and paired drives find its gains on the toy road."""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stream_jax.rl import lycon_wrl_plus as lycon
+from stream_jax.rl import policy, reaction, search
+from stream_jax.rl.agent import SearchConfig, blank_state
+from stream_jax.rl.agent_store import AgentStore
+from stream_jax.rl.safety import SafetyConfig
+from tests.rl import toy_road
+from tests.rl.toy_road import ADJACENCY
+from tests.rl.toy_settings import CFG
+
+KEY = jax.random.key(3)
+SEARCH = SearchConfig(generations=6, pairs=6, spread=0.3)
+UNFILTERED = dataclasses.replace(CFG, safety=SafetyConfig(mode="none"), search=SEARCH)
+GAIN = dict(zip(search.NAMES, range(reaction.GAINS), strict=True))
+
+
+def start():
+    return lycon.start(KEY, ADJACENCY, UNFILTERED).agent
+
+
+def crowded_state(key):
+    state = blank_state(4, CFG)
+    return state._replace(local=jax.random.uniform(key, state.local.shape, maxval=2.0))
+
+
+def test_terms_by_hand():
+    queues = jnp.array([0.0, 0.3, 0.1, 0.0, 0.0, 1.2, 0.0, 0.0])  # in 10 vehicles: mean .2
+    state = blank_state(4, CFG)
+    state = state._replace(
+        local=state.local.at[0].set(jnp.append(queues, jnp.array([0.9, 0.0]))), mean=state.mean.at[0, -1].set(1.5)
+    )
+    found = reaction.terms(state)[0]
+    names = search.NAMES
+    assert found.shape == (9, len(names))
+    busy = dict(zip(names, np.asarray(found[5]), strict=True))
+    assert busy["green_through"] == 1.0 and busy["green_left"] == 0.0
+    np.testing.assert_allclose(busy["green_longer"], 2.0)  # 1.0 / 0.3, cut at 2
+    np.testing.assert_allclose(busy["green_longer_crowded"], 1.2, rtol=1e-6)  # 2 times 1.2 - 0.6
+    np.testing.assert_allclose(found[2, GAIN["green_shorter"]], 1.0 / 3.0, rtol=1e-5)  # 0.1 / 0.3
+    guard = dict(zip(names, np.asarray(found[8]), strict=True))
+    np.testing.assert_allclose(
+        [guard[f"guard_{name}"] for name in reaction.GUARD_TERMS], [1.0, 0.6, 0.4, 0.5, 0.0, 0.0], rtol=1e-5
+    )
+    assert not found[:8, len(reaction.GREEN_TERMS) :].any() and not found[8, : len(reaction.GREEN_TERMS)].any()
+
+
+def test_intersections_in_another_order_get_the_same_reactions():
+    state, order = crowded_state(KEY), jnp.array([2, 0, 3, 1])
+    shuffled = jax.tree.map(lambda leaf: leaf[order] if leaf.shape[:1] == (4,) else leaf, state)
+    np.testing.assert_array_equal(reaction.terms(shuffled), reaction.terms(state)[order])
+
+
+def test_gains_move_the_action_and_without_them_it_is_the_default_plan():
+    agent, state = start(), crowded_state(KEY)
+    np.testing.assert_array_equal(policy.mean_action(agent.policy, state, ADJACENCY, CFG.policy), np.zeros((4, 9)))
+    gains = jnp.zeros(reaction.GAINS).at[GAIN["green_longer"]].set(0.5)
+    moved = policy.mean_action(search.with_gains(agent, gains).policy, state, ADJACENCY, CFG.policy)
+    np.testing.assert_allclose(moved, np.tanh(reaction.terms(state) @ gains), atol=1e-6)
+
+
+def test_a_step_goes_up_a_slope_and_one_gridlock_does_not_turn_it():
+    slope, draws = jnp.arange(1.0, 13.0), jax.random.normal(KEY, (64, 12))
+    honest = search.ascent(2.0 * draws @ slope, draws, 0.3)
+    # E[sign-like vote times draw] is along the slope; 64 pairs in 12 dimensions leave an angle, not a right one.
+    assert float(honest @ slope) > 0.8 * float(jnp.linalg.norm(honest) * jnp.linalg.norm(slope))
+    tipped = search.ascent((2.0 * draws @ slope).at[0].set(-1e6), draws, 0.3)
+    assert float(tipped @ slope) > 0.75 * float(jnp.linalg.norm(tipped) * jnp.linalg.norm(slope))
+
+
+def test_the_search_finds_green_for_queues_on_the_toy_road():
+    agent, rows = search.find_gains(KEY, start(), toy_road.collect, ADJACENCY, UNFILTERED, lambda _, get: get())
+    assert [row["iteration"] for row in rows] == list(range(SEARCH.generations))
+
+    def driven(one):
+        step = lycon.policy_step(KEY, one, ADJACENCY, UNFILTERED, explore=False)
+        return search.scores(toy_road.collect(step, 16, 77), UNFILTERED)
+
+    assert (driven(agent) > driven(start())).all()  # same 16 roads, none of them searched on
+    assert rows[-1]["green_longer"] > 0  # the two busy phases of toy_road want more than the default plan gives
+
+
+def test_kept_scores_are_not_driven_again_and_give_the_same_gains(tmp_path):
+    calls = []
+
+    def collect(*args):
+        calls.append(args[1:])
+        return toy_road.collect(*args)
+
+    store = AgentStore(tmp_path, "mine")
+    first, _ = search.find_gains(KEY, start(), collect, ADJACENCY, UNFILTERED, store.scores)
+    assert len(calls) == 2 * SEARCH.generations and calls[0] == calls[1]  # both signs meet the same episodes
+    calls.clear()
+    again, _ = search.find_gains(KEY, start(), collect, ADJACENCY, UNFILTERED, store.scores)
+    store.close()
+    assert calls == []
+    chex.assert_trees_all_equal(again, first)
+
+
+def test_each_episode_is_driven_by_its_own_change():
+    offsets = jnp.zeros((2, reaction.GAINS)).at[1, GAIN["guard_always"]].set(0.4)
+    step = search._varied(start(), offsets, 50, ADJACENCY, UNFILTERED)
+    plain, changed = toy_road.collect(step, 2, 50)
+    assert np.abs(plain.proposed).max() == 0.0
+    np.testing.assert_allclose(changed.proposed[..., 8], np.tanh(0.4), rtol=1e-6)
+
+
+def test_settings_that_cannot_be_searched_with_are_refused():
+    with pytest.raises(ValueError, match="1 pair"):
+        SearchConfig(generations=1, pairs=0)
