@@ -83,7 +83,8 @@ def detect_tables(rows: list[dict]) -> list[str]:
                 cells.append(f"{np.mean(numbers):.3f}" if numbers else "")
             lines.append(f"| {arm} | " + " | ".join(cells) + " |")
         lines.append("")
-    null = {row["level"]: row for row in rows if row["metric"] == "null_rate" and row["seed"] == 0}
+    wanted = {"metric": "null_rate", "seed": 0, "arm": "full"}
+    null = {row["level"]: row for row in rows if wanted.items() <= row.items()}
     rates = ", ".join(
         f"P(p ≤ {t:g}) = {row['value']:.4f} [{row['lower']:.4f}, {row['upper']:.4f}]" for t, row in null.items()
     )
