@@ -3,12 +3,26 @@
 import argparse
 import dataclasses
 
+from experiments.baselines.detection.isolation_forest import IsolationForestConfig
+from experiments.baselines.detection.omni_anomaly import OmniAnomalyConfig
+from experiments.baselines.detection.pca import PcaConfig
+from experiments.baselines.detection.usad import UsadConfig
 from stream_jax.conformal.intervals import ConformalConfig
 from stream_jax.fit import TrainConfig
 from stream_jax.flows import crfn_by
 from stream_jax.flows.context import ContextConfig
 from stream_jax.flows.crfn_by import FlowConfig
 from stream_jax.gnn.pu_gat_plus import ForecasterConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class RivalConfigs:
+    """Settings of the detectors that have some, by their names; the published ones."""
+
+    isolation_forest: IsolationForestConfig = IsolationForestConfig()
+    pca: PcaConfig = PcaConfig()
+    usad: UsadConfig = UsadConfig()
+    omni_anomaly: OmniAnomalyConfig = OmniAnomalyConfig()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +34,7 @@ class ExperimentConfig:
     conformal: ConformalConfig = ConformalConfig()
     flow: FlowConfig = FlowConfig()
     flow_training: TrainConfig = crfn_by.DEFAULT_TRAINING
+    rivals: RivalConfigs = RivalConfigs()
     seeds: int = 3
     max_folds: int = 3  # the last of a rolling-origin split
     first_seed: int = 0
@@ -43,6 +58,12 @@ PRESETS = {
         ConformalConfig(num_clusters=4),
         FlowConfig(num_layers=2, hidden=16, context=ContextConfig(features=16, heads=2)),
         TrainConfig(learning_rate=1e-3, batch=16, epochs=3, patience=3),
+        RivalConfigs(
+            IsolationForestConfig(trees=10, samples=64),
+            PcaConfig(components=2),
+            UsadConfig(window=4, latent=4, epochs=2),
+            OmniAnomalyConfig(4, 2, 8, 8, 2, samples=1, training=TrainConfig(epochs=1, patience=1)),
+        ),
         seeds=2,
         max_folds=1,
     ),
@@ -51,6 +72,8 @@ PRESETS = {
     "default": ExperimentConfig(
         ForecasterConfig(hidden=32),
         TrainConfig(learning_rate=2e-3, batch=16, epochs=8, patience=3, average=0.98),
+        # A quarter of the published window, a day of quarter hours being 96, and an eighth of its width.
+        rivals=RivalConfigs(omni_anomaly=OmniAnomalyConfig(window=24, hidden=64, dense=64)),
     ),
     # The paper's sizes and seeds, for a GPU.
     "paper": ExperimentConfig(training=TrainConfig(epochs=100, patience=10), seeds=10),

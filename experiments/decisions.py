@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.detection import Scored
-from stream_jax.conformal import e_values, fdr, fdr_metrics, p_values
+from stream_jax.conformal import e_values, fdr, fdr_metrics, p_values, range_metrics
 
 LEVELS = (0.01, 0.05, 0.1, 0.2)
 TRIM = 0.02  # the paper's
@@ -75,45 +75,54 @@ def quality_rows(scenario: str, folds: list[Scored], seed: int) -> list[dict]:
     Every tested cell takes part in the decisions; those known to be normal or anomalous are counted, tested or not: an
     anomaly in a cell too quiet to be tested is missed.
     """
-    label = np.concatenate([one.kind > 0 for one in folds])
     tested = np.concatenate([~np.isnan(one.test) for one in folds])
-    counted = jnp.asarray(np.concatenate([one.judged for one in folds]))
     rows = []
     for arm in ARMS:
         variant, procedure = arm.split("+")
         values = np.concatenate([evidence(one, variant) for one in folds])
         for level in LEVELS:
-            rejected = reject(values, tested, procedure, level)
-            counts = fdr_metrics.count_steps(jnp.asarray(rejected), jnp.asarray(label), tested=counted)
-            metrics = fdr_metrics.detection_metrics(counts)
-            spread = _bootstrap(jax.random.key(seed), counts)
-            for name in metrics._fields:
-                rows.append(
-                    {
-                        "seed": seed,
-                        "scenario": scenario,
-                        "arm": arm,
-                        "level": level,
-                        "metric": name,
-                        "value": float(getattr(metrics, name)),
-                        "lower": float(getattr(spread.lower, name)),
-                        "upper": float(getattr(spread.upper, name)),
-                    }
-                )
-    return rows + ranking_rows(scenario, folds, seed, jnp.asarray(label), counted)
+            common = {"seed": seed, "scenario": scenario, "arm": arm, "level": level}
+            rows += [common | row for row in decision_rows(folds, reject(values, tested, procedure, level), seed)]
+    # The size of the residual, for comparison with the flow's score of it.
+    rankings = {"score": [one.test for one in folds], "residual": [np.abs(one.first_residual) for one in folds]}
+    for arm, scores in rankings.items():
+        common = {"seed": seed, "scenario": scenario, "arm": arm}
+        rows += [common | row for row in ranking_rows(folds, scores)]
+    return rows
 
 
-def ranking_rows(scenario: str, folds: list[Scored], seed: int, label: jax.Array, counted: jax.Array) -> list[dict]:
-    """Average precision of the flow's score and, for comparison, of the size of the residual that it scores."""
-    rankings = {
-        "score": np.concatenate([np.nan_to_num(one.test, nan=-1.0) for one in folds]),
-        "residual": np.concatenate([np.abs(one.first_residual) for one in folds]),
-    }
-    common = {"seed": seed, "scenario": scenario, "metric": "average_precision"}
+def decision_rows(folds: list[Scored], rejected: np.ndarray, seed: int) -> list[dict]:
+    """Metric, value and 95 % interval of decisions [T, N] about the test parts of all folds, one after the other."""
+    label = np.concatenate([one.kind > 0 for one in folds])
+    counted = np.concatenate([one.judged for one in folds])
+    counts = fdr_metrics.count_steps(jnp.asarray(rejected), jnp.asarray(label), tested=jnp.asarray(counted))
+    metrics = fdr_metrics.detection_metrics(counts)
+    spread = _bootstrap(jax.random.key(seed), counts)
     return [
-        common | {"arm": arm, "value": float(fdr_metrics.average_precision(jnp.asarray(values), label, tested=counted))}
-        for arm, values in rankings.items()
+        {
+            "metric": name,
+            "value": float(getattr(metrics, name)),
+            "lower": float(getattr(spread.lower, name)),
+            "upper": float(getattr(spread.upper, name)),
+        }
+        for name in metrics._fields
     ]
+
+
+def ranking_rows(folds: list[Scored], scores: list[np.ndarray]) -> list[dict]:
+    """Average precision and VUS-PR of a ranking of the test parts, [T, N] each; what is not tested ranks last."""
+    gap = ((0, range_metrics.DEFAULT_BUFFER), (0, 0))  # no event reaches from one fold into the next
+    label = np.concatenate([np.pad(one.kind > 0, gap) for one in folds])
+    counted = np.concatenate([np.pad(one.judged, gap) for one in folds])
+    ranked = np.concatenate([np.pad(part, gap) for part in scores])
+    ranked = np.nan_to_num(ranked, nan=np.nanmin(ranked) - 1.0)
+    measured = {
+        "average_precision": fdr_metrics.average_precision(
+            jnp.asarray(ranked), jnp.asarray(label), tested=jnp.asarray(counted)
+        ),
+        "vus_pr": range_metrics.volume_under_pr_surface(ranked, label, tested=counted),
+    }
+    return [{"metric": name, "value": float(value)} for name, value in measured.items()]
 
 
 @jax.jit

@@ -15,9 +15,10 @@ from rich.table import Table
 from data import loader
 from data.errors import DataError
 from data.spark_etl import shards
-from experiments import decisions, detect_figures, detection, results
+from experiments import decisions, detect_figures, detection, detector_rows, detectors, incident_rows, results
 from experiments.configs import ExperimentConfig, experiment_config
-from stream_jax.conformal import dependence, event_metrics, fdr, fdr_metrics
+from stream_jax.checkpoint import ForecasterCheckpoint
+from stream_jax.conformal import dependence, fdr, fdr_metrics
 
 HEADLINE = 0.05  # the paper's level
 RULES = 3  # of residuals, screening and scores; saved scores of other rules are not read
@@ -26,17 +27,18 @@ RULES = 3  # of residuals, screening and scores; saved scores of other rules are
 def detect(args: argparse.Namespace, out: Path, console: Console) -> Path:
     """Runs the stage on the forecasters of `<out>/forecast`; returns the results file."""
     dataset = loader.load(out / "data")
-    cfg = experiment_config(args)
+    cfg, names = experiment_config(args), detectors.check_detectors(args.detectors)
     folder, rows_file = out / "detect", out / "results" / dataset.manifest["dataset"] / "detect.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
     scenarios = ["clean", "injected", "contaminated"] + (["incidents"] if dataset.manifest["events"] else [])
-    rows, first_seed = [], None
+    rows, theirs, first_seed = [], [], None
     for seed in range(cfg.seeds):
-        scored = {name: [] for name in scenarios}
-        for fold in cfg.folds(dataset.num_folds):
-            for name, one in score_fold(dataset, fold, seed, cfg, scenarios, out, console).items():
-                scored[name].append(one)
+        by_fold = {
+            fold: score_fold(dataset, fold, seed, cfg, scenarios, out, console) for fold in cfg.folds(dataset.num_folds)
+        }
+        scored = {name: [one[name] for one in by_fold.values()] for name in scenarios}
         rows += seed_rows(scored, dataset, seed)
+        theirs += compared_rows(names, by_fold, dataset, seed, cfg, out, console)
         first_seed = first_seed or scored
     common = {
         "dataset": dataset.manifest["dataset"],
@@ -47,10 +49,12 @@ def detect(args: argparse.Namespace, out: Path, console: Console) -> Path:
         "method": "crfn_by",
         "device": jax.devices()[0].device_kind,
     }
-    results.write_rows(rows_file, (common | row for row in rows))
+    results.write_rows(rows_file, (common | row for row in rows + theirs))
     warn_of_size(first_seed["clean"], dataset, console)
     detect_figures.draw_all(folder, dataset, first_seed, rows)
     print_table(rows, dataset, console)
+    if names:
+        detector_rows.print_summary(rows + theirs, dataset, console)
     console.print(f"rows: {rows_file}   figures: {folder}")
     return rows_file
 
@@ -65,12 +69,7 @@ def score_fold(
     console: Console,
 ) -> dict[str, detection.Scored]:
     """Scores of all scenarios, read back where they were already computed for the same forecaster and config."""
-    try:
-        upstream = detection.load_upstream(out / "forecast", dataset, fold)
-    except ValueError as error:
-        raise DataError(str(error)) from None
-    if seed >= upstream.params.scaler.scale.shape[0]:
-        raise DataError(f"The forecast stage trained fewer than {seed + 1} seeds; run it with --seeds {seed + 1}.")
+    upstream = forecaster_of(dataset, fold, seed, out)
     used = json.dumps(
         [RULES, dataclasses.asdict(cfg.flow), dataclasses.asdict(cfg.flow_training), _mark(upstream.params)]
     )
@@ -85,6 +84,42 @@ def score_fold(
             shards.write_arrays(draft, **{field: np.asarray(value) for field, value in scored._asdict().items()})
             draft.replace(path)
     return {name: detection.Scored(**shards.read_arrays(path)) for name, path in saved.items()}
+
+
+def forecaster_of(dataset: loader.TrafficDataset, fold: int, seed: int, out: Path) -> ForecasterCheckpoint:
+    """What the forecast stage left; says what to run where it is missing."""
+    try:
+        upstream = detection.load_upstream(out / "forecast", dataset, fold)
+    except ValueError as error:
+        raise DataError(str(error)) from None
+    if seed >= upstream.params.scaler.scale.shape[0]:
+        raise DataError(f"The forecast stage trained fewer than {seed + 1} seeds; run it with --seeds {seed + 1}.")
+    return upstream
+
+
+def compared_rows(
+    names: list[str],
+    ours: dict[int, dict[str, detection.Scored]],
+    dataset: loader.TrafficDataset,
+    seed: int,
+    cfg: ExperimentConfig,
+    out: Path,
+    console: Console,
+) -> list[dict]:
+    """Rows of the rivals, on the folds (first key) and scenarios that we were scored on."""
+    theirs = []
+    for fold, scored in ours.items() if names else ():
+        upstream = forecaster_of(dataset, fold, seed, out)
+        mark = f"{RULES}-{_mark(upstream.params)}"
+        place = (dataset, fold, seed, cfg, scored, upstream, mark, out / "detect", console)
+        theirs.append(detectors.score_fold(names, *place))
+    rows = []
+    for name in names:
+        scenarios = next(iter(ours.values()))
+        own = {one: [scored[one] for scored in ours.values()] for one in scenarios}
+        rival = {one: [found[name][one] for found in theirs] for one in scenarios}
+        rows += detector_rows.rival_rows(name, own, rival, dataset, seed)
+    return rows
 
 
 def seed_rows(scored: dict[str, list[detection.Scored]], dataset: loader.TrafficDataset, seed: int) -> list[dict]:
@@ -159,38 +194,10 @@ def event_rows(folds: list[detection.Scored], dataset: loader.TrafficDataset, se
     """
     rows = []
     for procedure in ("by", "bh"):
-        found, chance = zip(*(aligned(one, dataset, procedure) for one in folds), strict=True)
-        hit, delay = (np.concatenate([getattr(one, name) for one in found]) for name in ("is_hit", "delay_steps"))
-        alarms = sum(one.num_alarms for one in found)
-        weight = np.array([len(one.is_hit) for one in found])
-        luck = np.average([part.mean() for part in chance], weights=np.maximum(weight, 1e-9))
-        measured = {
-            "events": len(hit),
-            "event_recall": float(hit.mean()) if len(hit) else float("nan"),
-            "event_recall_by_chance": float(luck),
-            "event_recall_by_chance_upper": float(np.quantile(np.concatenate(chance), 0.95)),
-            "alarms": alarms,
-            "apparent_fdp": sum(one.apparent_fdp * one.num_alarms for one in found) / max(alarms, 1),
-            "median_delay_steps": float(np.nanmedian(delay)) if hit.any() else float("nan"),
-        }
+        rejected = [headline([one], procedure) for one in folds]
         common = {"seed": seed, "scenario": "incidents", "arm": f"full+{procedure}", "level": HEADLINE}
-        rows += [common | {"metric": name, "value": value} for name, value in measured.items()]
+        rows += [common | row for row in incident_rows.alignment_rows(folds, rejected, dataset)]
     return rows
-
-
-def aligned(
-    one: detection.Scored, dataset: loader.TrafficDataset, procedure: str
-) -> tuple[event_metrics.EventMetrics, np.ndarray]:
-    """One fold's alarms against the incidents that began in its test part, and the recall of shifted logs."""
-    log, first = dataset.events(), one.time[0]
-    is_here = (log["start"] >= first) & (log["start"] <= one.time[-1])
-    here = {name: log[name][is_here] for name in ("cell", "start", "stop")}
-    events = event_metrics.EventLog(here["cell"], here["start"] - first, here["stop"] - first)
-    edges = (dataset.graph.senders, dataset.graph.receivers)
-    rejected = headline([one], procedure)
-    return event_metrics.align_events(rejected, events, *edges), event_metrics.recall_by_chance(
-        rejected, events, *edges
-    )
 
 
 def headline(folds: list[detection.Scored], procedure: str) -> np.ndarray:

@@ -63,6 +63,24 @@ class Trained(NamedTuple):
     data: ForecastData
 
 
+class Fitting(NamedTuple):
+    """What every detector learns from: the last days of the train part and the val part."""
+
+    rows: FlowData
+    time: np.ndarray  # [R] step of each row
+    held_out: float  # share of the rows, the last, that lies in val and stops training early
+
+
+class ScenarioRows(NamedTuple):
+    """The whole recording in one scenario, as detectors read it."""
+
+    rows: FlowData
+    time: np.ndarray  # [R] step of each row
+    outage: np.ndarray  # [R] bool
+    kind: np.ndarray  # [L, N] int8, kinds of injected anomalies
+    series: TrafficSeries  # with the anomalies
+
+
 def load_upstream(folder: Path, dataset: TrafficDataset, fold: int) -> ForecasterCheckpoint:
     """The forecaster that the forecast stage trained for this fold."""
     return load_forecaster(folder / "checkpoint" / f"pu_gat_plus-fold{fold}", dataset.manifest["content_hash"])
@@ -72,6 +90,16 @@ def train_flow(
     dataset: TrafficDataset, fold: int, upstream: ForecasterCheckpoint, seed: int, cfg: ExperimentConfig, progress: bool
 ) -> Trained:
     """Fits the flow of one seed on residuals of the forecaster of the same seed."""
+    trained, fitting = prepare(dataset, fold, upstream, seed, cfg)
+    flow_cfg = dataclasses.replace(cfg.flow, held_out=fitting.held_out)
+    key = jax.random.key(cfg.first_seed + seed)
+    return trained._replace(flow=crfn_by.fit(key, fitting.rows, flow_cfg, cfg.flow_training, progress))
+
+
+def prepare(
+    dataset: TrafficDataset, fold: int, upstream: ForecasterCheckpoint, seed: int, cfg: ExperimentConfig
+) -> tuple[Trained, Fitting]:
+    """The forecaster of one seed with its calibrated spreads, without a flow, and what a detector may learn from."""
     data = jax.tree.map(jnp.asarray, dataset.forecast_data(fold))
     params = jax.tree.map(lambda leaf: jnp.asarray(leaf)[seed], upstream.params)
     config, neighbours = upstream.config, attention.neighbour_table(data.graph)
@@ -97,20 +125,14 @@ def train_flow(
     first = max(warm_up(dataset, fold), middle - FIT_DAYS * 86_400 // dataset.manifest["bin_s"])
     fitting = (time >= first) & (time < last)
     share = (time[fitting] >= middle).mean()
-    flow_cfg = dataclasses.replace(cfg.flow, held_out=float(share))
-    key = jax.random.key(cfg.first_seed + seed)
-    return trained._replace(flow=crfn_by.fit(key, take(rows, fitting), flow_cfg, cfg.flow_training, progress))
+    return trained, Fitting(take(rows, fitting), time[fitting], float(share))
 
 
 def score(
     dataset: TrafficDataset, fold: int, trained: Trained, scenario: str, seed: int, cfg: ExperimentConfig
 ) -> Scored:
     """Scores of calibration and test in one scenario."""
-    series, kind = change_recording(dataset, fold, trained, scenario, seed)
-    neighbours = attention.neighbour_table(trained.data.graph)
-    origins = jnp.asarray(all_origins(dataset))
-    forecast = forecast_recording(trained.params, series, neighbours, origins, trained.config)
-    rows, time, outage = flow_data(dataset, fold, trained, series, forecast, cfg.flow.leads)
+    rows, time, outage, kind, series = scenario_rows(dataset, fold, trained, scenario, seed, cfg.flow.leads)
     scores = np.asarray(_scores(trained.flow, rows, cfg.flow))
     near, label = incident_surroundings(dataset)
     if scenario == "incidents":
@@ -132,6 +154,17 @@ def score(
         outage[test],
         outage[calibration],
     )
+
+
+def scenario_rows(
+    dataset: TrafficDataset, fold: int, trained: Trained, scenario: str, seed: int, leads: residuals.Leads = "mean"
+) -> ScenarioRows:
+    """Changes the recording as the scenario asks and forecasts it again."""
+    series, kind = change_recording(dataset, fold, trained, scenario, seed)
+    neighbours = attention.neighbour_table(trained.data.graph)
+    origins = jnp.asarray(all_origins(dataset))
+    forecast = forecast_recording(trained.params, series, neighbours, origins, trained.config)
+    return ScenarioRows(*flow_data(dataset, fold, trained, series, forecast, leads), kind, series)
 
 
 def flow_data(

@@ -29,6 +29,8 @@ TABLE_METHODS["forecasting"] = (*_REFERENCES, _OURS, f"{_OURS}:temperature")
 TABLE_METHODS["gamma"] = (_OURS, f"{_OURS}:unconstrained")
 _CHANGES = ("gamma_zero", "unconstrained", "temperature", "single_stream", "mse")
 TABLE_METHODS["ablation"] = (_OURS, *(f"{_OURS}:{name}" for name in _CHANGES))
+# Detectors that a table sets beside CRFN-BY, where it is not none.
+TABLE_DETECTORS = {"anomaly": ("isolation_forest", "omni_anomaly", "usad", "pca", "flow_quantile")}
 # Controllers that a table compares, where it is not the default list; the reference is for paired differences.
 _AGENT = "lycon_wrl_plus"
 TABLE_CONTROLLERS = {
@@ -49,6 +51,7 @@ From raw recordings to results: every stage reads what the one before it wrote a
   python experiments/run.py --dataset tdrive --preset smoke   a small synthetic twin where no files are found
   python experiments/run.py --dataset gps --raw my.csv --columns vehicle=id,time=ts,lon=x,lat=y --timezone Asia/Tokyo
   python experiments/run.py --dataset tdrive --table aci      one table of the paper, with what it needs
+  python experiments/run.py --stage detect --detectors pca    other detectors beside ours
   python experiments/run.py --dataset sensors --raw metr.npz --coordinates sensors.csv --feature speed --unit mph
 """
 
@@ -66,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--seeds", type=int, metavar="S", help="seeds, trained in one vmapped call (the preset's number)")
     run.add_argument("--folds", type=int, metavar="K", help="only the last K folds of a short recording")
     run.add_argument("--methods", nargs="+", help="forecasters to compare (pu_gat_plus and the references)")
+    run.add_argument("--detectors", nargs="+", help="detectors to set beside CRFN-BY, such as pca usad:counts (none)")
     run.add_argument("--out", type=Path, help="folder of this run (runs/<dataset>-<preset>)")
     run.add_argument("--debug", action="store_true", help="show the whole trace of an error")
     control = top.add_argument_group("control")

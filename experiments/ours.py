@@ -39,7 +39,7 @@ DETECTORS = {
     "Isolation Forest": "isolation_forest",
     "OmniAnomaly": "omni_anomaly",
     "USAD": "usad",
-    "Flow (no conf.)": "flow_quantile",
+    "Flow (no conf.)": "flow_quantile",  # at the tail probability 5 %
     "CRFN + BH": "full+bh",
     "CRFN-BY": "full+by",
     "STREAM-RL": "full+by",
@@ -51,6 +51,8 @@ DETECTORS = {
     "Parametric Student-t": "student_t+by",
     "Conformalized": "full+by",
 }
+# Their papers give them a threshold instead of a level.
+OWN_THRESHOLD = ("isolation_forest", "pca", "usad", "omni_anomaly")
 QUALITY = {
     "precision": "fdr_pooled",
     "recall": "recall",
@@ -196,7 +198,9 @@ def _forecast(dataset: str, row: str, column: str) -> Query:
 
 def _detect(dataset: str, row: str, column: str) -> Query:
     scenario = "incidents" if column.startswith("event") else "injected"
-    where = {"arm": DETECTORS.get(row, row), "scenario": scenario, "level": 0.05}
+    arm = DETECTORS.get(row, row)
+    level = None if arm.removesuffix(":counts") in OWN_THRESHOLD else 0.05
+    where = {"arm": arm, "scenario": scenario, "level": level}
     return Query(dataset, "detect", where, QUALITY[column], "complement" if column == "precision" else "mean")
 
 

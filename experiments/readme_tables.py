@@ -73,17 +73,18 @@ def detect_tables(rows: list[dict]) -> list[str]:
             "| p-values + procedure | " + " | ".join(DETECT.values()) + " |",
             "|---|" + "---|" * len(DETECT),
         ]
-        arms = dict.fromkeys(row["arm"] for row in rows if row["scenario"] == scenario and "+" in row["arm"])
+        here = [row for row in rows if row["scenario"] == scenario and row.get("level", 0.0) in (None, 0.05)]
+        arms = dict.fromkeys(row["arm"] for row in here if row["metric"] == "f1")
         for arm in arms:
-            wanted = {"scenario": scenario, "arm": arm, "level": 0.05}
             cells = []
             for metric in DETECT:
-                found = [row["value"] for row in rows if (wanted | {"metric": metric}).items() <= row.items()]
+                found = [row["value"] for row in here if {"arm": arm, "metric": metric}.items() <= row.items()]
                 numbers = [value for value in found if not isinstance(value, str)]
                 cells.append(f"{np.mean(numbers):.3f}" if numbers else "")
             lines.append(f"| {arm} | " + " | ".join(cells) + " |")
         lines.append("")
-    null = {row["level"]: row for row in rows if row["metric"] == "null_rate" and row["seed"] == 0}
+    wanted = {"metric": "null_rate", "seed": 0, "arm": "full"}
+    null = {row["level"]: row for row in rows if wanted.items() <= row.items()}
     rates = ", ".join(
         f"P(p ≤ {t:g}) = {row['value']:.4f} [{row['lower']:.4f}, {row['upper']:.4f}]" for t, row in null.items()
     )

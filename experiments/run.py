@@ -53,9 +53,12 @@ def run(args: argparse.Namespace, words: list[str], out: Path, console: Console)
     """The stages that were asked for, each timed, in a folder that no other run uses meanwhile."""
     chosen = options.stages(args)
     args.methods = args.methods or options.TABLE_METHODS.get(args.table)
+    args.detectors = args.detectors or options.TABLE_DETECTORS.get(args.table)
     args.controllers = args.controllers or options.TABLE_CONTROLLERS.get(args.table)
     if args.methods:
         load("experiments.forecast_stage:check_methods")(args.methods)
+    if args.detectors:
+        load("experiments.detectors:check_detectors")(args.detectors)
     if args.dry_run:
         cfg = load("experiments.configs:experiment_config")(args)
         plan.show(plan.make_plan(args, out, chosen, cfg.seeds, cfg.max_folds), out, console)

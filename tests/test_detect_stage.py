@@ -1,6 +1,7 @@
 """The detect stage end to end on a small recording, on top of a forecast stage run with the smallest networks."""
 
 import math
+import shutil
 
 import jax
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from data import loader
-from experiments import configs, decisions, detect_stage, detection, forecast_stage, options, results
+from experiments import configs, decisions, detect_stage, detection, detectors, forecast_stage, options, ours, results
 from tests.small_city import write_small_city
 
 QUIET = Console(quiet=True)
@@ -21,6 +22,85 @@ def run(tmp_path_factory):
     args = options.parser().parse_args(["--preset", "smoke", "--seeds", "1", "--methods", "pu_gat_plus"])
     forecast_stage.forecast(args, out, QUIET)
     return out, args, detect_stage.detect(args, out, QUIET)
+
+
+RIVALS = ["pca", "isolation_forest:counts", "usad", "student_t_fitted", "flow_all_leads", "flow_quantile"]
+
+
+@pytest.fixture(scope="module")
+def compared(run, tmp_path_factory):
+    out = tmp_path_factory.mktemp("compared")
+    shutil.copytree(run[0], out, dirs_exist_ok=True)
+    args = options.parser().parse_args(["--preset", "smoke", "--seeds", "1", "--detectors", *RIVALS])
+    return out, args, detect_stage.detect(args, out, QUIET)
+
+
+def test_rivals_are_set_beside_us_and_our_own_rows_stay_as_they_were(run, compared):
+    rows = results.read_rows(compared[2])
+    assert [row for row in rows if row["method"] == "crfn_by"] == results.read_rows(run[2])
+    expected = {
+        *RIVALS,
+        *(f"{name}+conformal_by" for name in RIVALS if name != "flow_quantile"),
+        "student_t_fitted+by",
+        "flow_quantile+by",
+    }
+    assert {row["method"] for row in rows} == expected | {"crfn_by"}
+
+
+def test_every_rival_has_the_same_metrics_as_we_have(compared):
+    rows = [row for row in results.read_rows(compared[2]) if row["scenario"] == "injected"]
+    quality = {"fdr_step", "fdr_given_rejection", "fdr_pooled", "precision", "recall", "f1"}
+    for name in RIVALS:
+        mine = [row for row in rows if row["method"] == name]
+        assert {row["metric"] for row in mine} == quality | {"average_precision", "vus_pr"}
+        levels = {row["level"] for row in mine if row["metric"] == "recall"}
+        assert levels == ({None} if name.split(":")[0] in ours.OWN_THRESHOLD else set(decisions.LEVELS))
+        for row in mine:
+            assert row["value"] == "nan" or 0.0 <= row["value"] <= 1.0
+    assert {row["metric"] for row in rows if row["arm"] == "score"} == {"average_precision", "vus_pr"}
+
+
+def test_rivals_are_scored_exactly_where_we_are(run, compared):
+    dataset, cfg = loader.load(compared[0] / "data"), configs.experiment_config(compared[1])
+    fold = dataset.num_folds - 1
+    scored = detect_stage.score_fold(dataset, fold, 0, cfg, ["clean", "injected"], compared[0], QUIET)
+    with pytest.MonkeyPatch.context() as patch:  # all of them are on disk
+        patch.setattr(detectors.detection, "prepare", lambda *_: pytest.fail("a finished fold was fitted again"))
+        upstream = detect_stage.forecaster_of(dataset, fold, 0, compared[0])
+        mark = f"{detect_stage.RULES}-{detect_stage._mark(upstream.params)}"
+        found = detectors.score_fold(
+            RIVALS, dataset, fold, 0, cfg, scored, upstream, mark, compared[0] / "detect", QUIET
+        )
+    for name in RIVALS:
+        for scenario, one in scored.items():
+            np.testing.assert_array_equal(np.isnan(found[name][scenario].test), np.isnan(one.test))
+            np.testing.assert_array_equal(np.isnan(found[name][scenario].calibration), np.isnan(one.calibration))
+
+
+def test_the_flow_by_its_own_law_is_our_score_and_conformal_ranks_of_it_are_ours(compared):
+    rows = results.read_rows(compared[2])
+
+    def value(metric: str, **wanted: object) -> float:
+        (row,) = [row for row in rows if (wanted | {"metric": metric, "scenario": "injected"}).items() <= row.items()]
+        return row["value"]
+
+    same = value("average_precision", method="flow_quantile")
+    assert same == value("average_precision", method="crfn_by", arm="score")
+    recall = [value("recall", method="flow_quantile", level=level) for level in decisions.LEVELS]
+    assert recall == sorted(recall)  # a larger tail probability rejects more
+
+
+def test_thresholds_know_no_level_in_the_paper_tables_either():
+    assert ours.OWN_THRESHOLD == tuple(detectors.WITH_THRESHOLD)
+    assert ours.query("anomaly", "USAD", "F1", "tdrive").where["level"] is None
+    assert ours.query("anomaly", "pca:counts", "F1", "tdrive").where["level"] is None
+    assert ours.query("anomaly", "Flow (no conf.)", "F1", "tdrive").where["level"] == 0.05
+
+
+def test_an_unknown_detector_is_refused_and_none_is_the_default():
+    assert detectors.check_detectors(None) == []
+    with pytest.raises(ValueError, match="no detector forest; there are isolation_forest"):
+        detectors.check_detectors(["forest"])
 
 
 def test_every_arm_and_level_has_both_false_discovery_rates(run):

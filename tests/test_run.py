@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from data.errors import DataError
-from experiments import agents, controllers, display, forecasting, lock, options, plan, results, run
+from experiments import agents, controllers, detectors, display, forecasting, lock, options, plan, results, run
 from sim.errors import RoadError
 
 ROOT = Path(__file__).parent.parent
@@ -72,9 +72,11 @@ def test_a_table_runs_what_it_needs_and_then_itself(command):
     assert set(options.TABLE_STAGES) == set(options.paper.TABLES)
 
 
-def test_every_forecaster_and_controller_that_a_table_asks_for_exists():
+def test_every_forecaster_detector_and_controller_that_a_table_asks_for_exists():
     for names in options.TABLE_METHODS.values():
         assert set(names) <= set(forecasting.METHODS)
+    for names in options.TABLE_DETECTORS.values():
+        assert detectors.check_detectors(list(names)) == list(names)
     for names in options.TABLE_CONTROLLERS.values():
         assert set(names) <= {*controllers.NAMES, *agents.VARIANTS}
 

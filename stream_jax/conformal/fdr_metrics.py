@@ -33,6 +33,7 @@ class DetectionMetrics(NamedTuple):
     fdr_step: Array  # mean over all steps of V / max(R, 1)
     fdr_given_rejection: Array  # mean of V / R over the steps that reject; NaN if none does
     fdr_pooled: Array  # sum V / sum R = 1 - precision; 0 if nothing is rejected
+    precision: Array  # pooled over steps; NaN if nothing is rejected
     recall: Array  # pooled over steps; NaN without anomalies
     f1: Array  # of pooled precision and recall; 0 if no anomaly is found
 
@@ -80,7 +81,7 @@ def bootstrap_metrics(
     """Intervals for the metrics by resampling circular blocks of `block_steps` consecutive steps."""
     chex.assert_rank(list(counts), 1)
     totals = resampled_totals(key, _step_sums(counts), block_steps, num_replicates)  # [R, 6]
-    values = jnp.stack(jax.vmap(_metrics_of_totals)(totals))  # [5, R]
+    values = jnp.stack(jax.vmap(_metrics_of_totals)(totals))  # [6, R]
     tail = (1.0 - confidence) / 2.0
     lower, upper, upper_limit = jnp.nanquantile(values, jnp.array([tail, 1.0 - tail, confidence]), axis=1)
     summaries = (jnp.nanmean(values, axis=1), lower, upper, upper_limit)
@@ -131,6 +132,7 @@ def _metrics_of_totals(totals: Array) -> DetectionMetrics:
         fdr_step=proportions / num_steps,
         fdr_given_rejection=proportions / num_rejecting,
         fdr_pooled=false_rejections / jnp.maximum(rejections, 1.0),
+        precision=found / rejections,
         recall=found / anomalies,
         # 2 P R / (P + R) with P = found / rejections and R = found / anomalies.
         f1=2.0 * found / jnp.maximum(rejections + anomalies, 1.0),

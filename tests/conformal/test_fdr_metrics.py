@@ -30,6 +30,7 @@ def test_step_and_pooled_rates_of_three_steps_by_hand(wrap):
     np.testing.assert_allclose(metrics.fdr_step, (3 / 4 + 0 + 0) / 3)
     np.testing.assert_allclose(metrics.fdr_given_rejection, (3 / 4 + 0) / 2)
     np.testing.assert_allclose(metrics.fdr_pooled, 3 / 5)
+    np.testing.assert_allclose(metrics.precision, 2 / 5)
     np.testing.assert_allclose(metrics.recall, 2 / 3)
     # Precision 2/5, recall 2/3: 2 * (4/15) / (16/15) = 1/2.
     np.testing.assert_allclose(metrics.f1, 1 / 2)
@@ -45,7 +46,7 @@ def test_cells_without_data_are_left_out():
 def test_nothing_rejected_is_no_false_discovery_and_no_anomaly_is_no_recall():
     metrics = metrics_of(StepCounts(*np.zeros((3, 3), int)))
     assert metrics.fdr_step == 0.0 and metrics.fdr_pooled == 0.0 and metrics.f1 == 0.0
-    assert jnp.isnan(metrics.recall) and jnp.isnan(metrics.fdr_given_rejection)
+    assert jnp.isnan(metrics.recall) and jnp.isnan(metrics.fdr_given_rejection) and jnp.isnan(metrics.precision)
 
 
 def test_rare_bursts_pull_the_two_rates_apart():
