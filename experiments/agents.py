@@ -28,6 +28,7 @@ from stream_jax.rl.state import StateConfig
 from stream_jax.rl.world_network import WorldConfig
 
 OURS = "lycon_wrl_plus"
+RIVALS = ("ppo", "cpo")  # learned with the preset's budget, see rivals.py
 LEARNING_PART = "val"  # of the recording: the upstream models have not been trained on it, and it is not the test
 # What an ablation changes; every one of them is trained anew with the same budget.
 VARIANTS = {
@@ -37,6 +38,7 @@ VARIANTS = {
     f"{OURS}:soft_1": {"safety": SafetyConfig(mode="soft"), "reward": {"soft_lyapunov": 1.0}},
     f"{OURS}:no_uncertainty": {"state": StateConfig(use_uncertainty=False), "reward": {"uncertainty": 0.0}},
     f"{OURS}:no_anomaly": {"state": StateConfig(use_anomaly=False), "reward": {"anomaly": 0.0}},
+    **{name: {} for name in RIVALS},
 }
 SEEDS = {"smoke": 1, "default": 1, "paper": 5}  # agents that are trained unless --seeds says otherwise
 TIGHTENING = 0.85  # agents learn to keep this share of the limits on queue and wait, so that noise does not break them
