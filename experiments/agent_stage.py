@@ -12,8 +12,8 @@ import numpy as np
 from rich.console import Console
 
 from data.loader import TrafficDataset
-from experiments import agent_figures, agent_road, agents, system
-from experiments.agents import OURS
+from experiments import agent_figures, agent_road, agents, rivals, system
+from experiments.agents import OURS, RIVALS
 from experiments.configs import experiment_config
 from experiments.evaluation import score, summarise
 from experiments.road import CityRoad
@@ -57,7 +57,8 @@ class LearnedControllers:
             agent, curve = self._trained(name, seed, training)
             cfg = agents.agent_config(name, self.preset, level)
             place = self.folder / level.name / self._place(name, training) / f"seed{seed}"
-            episodes, verdict = agents.evaluate_agent(
+            evaluate = rivals.evaluate_rival if name in RIVALS else agents.evaluate_agent
+            episodes, verdict = evaluate(
                 name, seed, agent, cfg, self.road, self.days, scenarios, place, self.workers, self.console
             )
             scores = [score(episode, level.limits) for episode in episodes]
@@ -67,6 +68,7 @@ class LearnedControllers:
                 for metric in scores[0]
             ]
             rows += [{"metric": f"certificate_{key}", "seed": seed, "value": value} for key, value in verdict.items()]
+            rows.append({"metric": "sumo_steps", "seed": seed, "value": sumo_steps(curve, cfg, scenarios[0])})
             if level == training:
                 rows += [{"metric": "curve", "seed": seed, **point} for point in curve]
                 if name == OURS and seed == 0:
@@ -86,9 +88,11 @@ class LearnedControllers:
         rate = agents.DENSER * vehicles_per_hour(level, self.road)
         place = self.folder / "agents" / level.name / self._place(name, level)
         place.mkdir(parents=True, exist_ok=True)
-        (place / "config.json").write_text(json.dumps(dataclasses.asdict(cfg), indent=1))
+        described = rivals.as_dict(name, cfg) if name in RIVALS else dataclasses.asdict(cfg)
+        (place / "config.json").write_text(json.dumps(described, indent=1))
         self.console.print(f"  {name}, seed {seed}: learning at {level.name} demand ...")
-        agent, curve = agents.train_agent(seed, cfg, self.road, self.days, rate, place, self.workers, self.console)
+        common = seed, cfg, self.road, self.days, rate, place, self.workers, self.console
+        agent, curve = rivals.train_rival(name, *common) if name in RIVALS else agents.train_agent(*common)
         if name == OURS and seed == 0:
             self._keep(agent, cfg)
         return agent, curve
@@ -99,6 +103,8 @@ class LearnedControllers:
         digest = hashlib.sha256(
             repr((cfg, agents.DENSER * vehicles_per_hour(level, self.road), self.road.planner.cfg)).encode()
         )
+        if name in RIVALS:
+            digest.update(repr(rivals.settings(name, cfg)).encode())
         for leaf in jax.tree.leaves(self.days.view):
             digest.update(np.ascontiguousarray(leaf))
         return f"{name.replace(':', '-')}-{digest.hexdigest()[:10]}"
@@ -110,6 +116,12 @@ class LearnedControllers:
         folder = self.folder / "checkpoint"
         checkpoint.save(folder, whole)
         shutil.copytree(self.recording, folder / DATA, ignore=shutil.ignore_patterns("*.html", "*.csv"))
+
+
+def sumo_steps(curve: list[dict], cfg: AgentConfig, scenario: Scenario) -> int:
+    """Simulated seconds that learning has seen, warm-ups and validation included."""
+    episodes = {"search": 2 * cfg.search.pairs, "train": cfg.episodes, "validation": cfg.validation_episodes}
+    return sum(episodes[row["kind"]] for row in curve) * (scenario.warmup_s + scenario.duration_s)
 
 
 def vehicles_per_hour(level: DemandLevel, road: CityRoad, paper_grid: int = 16) -> float:

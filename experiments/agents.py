@@ -28,6 +28,7 @@ from stream_jax.rl.state import StateConfig
 from stream_jax.rl.world_network import WorldConfig
 
 OURS = "lycon_wrl_plus"
+RIVALS = ("ppo", "cpo")  # learned with the preset's budget, see rivals.py
 LEARNING_PART = "val"  # of the recording: the upstream models have not been trained on it, and it is not the test
 # What an ablation changes; every one of them is trained anew with the same budget.
 VARIANTS = {
@@ -37,6 +38,7 @@ VARIANTS = {
     f"{OURS}:soft_1": {"safety": SafetyConfig(mode="soft"), "reward": {"soft_lyapunov": 1.0}},
     f"{OURS}:no_uncertainty": {"state": StateConfig(use_uncertainty=False), "reward": {"uncertainty": 0.0}},
     f"{OURS}:no_anomaly": {"state": StateConfig(use_anomaly=False), "reward": {"anomaly": 0.0}},
+    **{name: {} for name in RIVALS},
 }
 SEEDS = {"smoke": 1, "default": 1, "paper": 5}  # agents that are trained unless --seeds says otherwise
 DENSER = 1.15  # traffic that agents learn in, relative to the level's: what a plan does shows where the road is full
@@ -91,6 +93,9 @@ def agent_config(name: str, preset: str, level: DemandLevel) -> AgentConfig:
     limits = dataclasses.replace(
         level.limits, queue=TIGHTENING * level.limits.queue, wait=TIGHTENING * level.limits.wait
     )
+    if name in RIVALS:  # they have no search: its episodes are theirs to learn from
+        searched = 2 * cfg.search.generations * cfg.search.pairs
+        changes["iterations"] = cfg.iterations + -(-searched // cfg.episodes)
     return dataclasses.replace(cfg, limits=limits, reward=reward, **changes)
 
 

@@ -52,6 +52,7 @@ From raw recordings to results: every stage reads what the one before it wrote a
   python experiments/run.py --dataset gps --raw my.csv --columns vehicle=id,time=ts,lon=x,lat=y --timezone Asia/Tokyo
   python experiments/run.py --dataset tdrive --table aci      one table of the paper, with what it needs
   python experiments/run.py --stage detect --detectors pca    other detectors beside ours
+  python experiments/run.py --stage control --controllers default_plan lycon_wrl_plus cpo   only these controllers
   python experiments/run.py --dataset sensors --raw metr.npz --coordinates sensors.csv --feature speed --unit mph
 """
 
@@ -75,7 +76,12 @@ def parser() -> argparse.ArgumentParser:
     control = top.add_argument_group("control")
     control.add_argument("--levels", choices=LEVELS, nargs="+", help="levels of demand (heavy; paper preset: all)")
     control.add_argument("--episodes", type=int, metavar="N", help="episodes of each controller (the preset's number)")
-    control.add_argument("--controllers", nargs="+", help="controllers to compare, or all (ours and three others)")
+    control.add_argument(
+        "--controllers",
+        nargs="+",
+        help="controllers to compare (ours and three without learning), or all of these; learned ones are also "
+        ":no_lyapunov, :soft_0.1, :soft_1, :no_uncertainty and :no_anomaly of ours, ppo and cpo",
+    )
     control.add_argument("--workers", type=int, metavar="N", help="SUMO processes side by side (one a core)")
     raw = top.add_argument_group("where the recording comes from")
     raw.add_argument("--raw", type=Path, help="file or folder of raw files ($STREAM_DATA_DIR/<dataset>)")

@@ -208,7 +208,8 @@ def _validated(
     if bool(state.agent.fitted):
         row |= verification.verify(state.agent, episodes, adjacency, cfg)
     score = np.array([measured.safe, measured.reward], np.float32)
-    if tuple(score) > tuple(np.asarray(state.best_score)):
+    # A controller that fails to act has no costs to show, and would look safe.
+    if np.isfinite(score).all() and tuple(score) > tuple(np.asarray(state.best_score)):
         state = state._replace(best=state.agent, best_score=jnp.asarray(score))
     return state, [*rows, row]
 

@@ -75,7 +75,7 @@ class Losses(NamedTuple):
 
 def start(params: PolicyParams, cfg: PPOConfig) -> Learner:
     """No multiplier has been raised yet."""
-    return Learner(params, _optimiser(cfg).init(params), jnp.zeros(policy.SIGNALS - 1))
+    return Learner(params, optimiser(cfg).init(params), jnp.zeros(policy.SIGNALS - 1))
 
 
 def advantages(signals: Array, values: Array, going_on: Array, cfg: PPOConfig) -> tuple[Array, Array]:
@@ -116,13 +116,13 @@ def update(
     """
     count, intersections = samples.log_prob.shape
     batch = min(max(1, cfg.minibatch // intersections), count)
-    optimiser = _optimiser(cfg)
+    improver = optimiser(cfg)
     loss_fn = partial(loss, adjacency=adjacency, cfg=cfg, policy_cfg=policy_cfg)
 
     def step(carry: Learner, rows: Array) -> tuple[Learner, Losses]:
         picked = jax.tree.map(lambda leaf: leaf[rows], samples)
         gradient, losses = jax.grad(loss_fn, has_aux=True)(carry.params, picked, carry.multipliers)
-        updates, opt_state = optimiser.update(gradient, carry.optimiser, carry.params)
+        updates, opt_state = improver.update(gradient, carry.optimiser, carry.params)
         multipliers = update_multipliers(carry.multipliers, mean_cost, cfg)
         params = policy.bounded(optax.apply_updates(carry.params, updates), policy_cfg)
         return Learner(params, opt_state, multipliers), losses
@@ -146,9 +146,7 @@ def loss(
     """Clipped surrogate of the Lagrangian, minus entropy, plus the critic's squared error; they share no weights."""
     log_ratio = log_ratios(params, samples, adjacency, policy_cfg)
     ratio = jnp.exp(log_ratio)
-    advantage = combined_advantage(samples, multipliers)
-    clipped = jnp.clip(ratio, 1.0 - cfg.clip, 1.0 + cfg.clip)
-    surrogate = jnp.minimum(ratio * advantage, clipped * advantage)  # [M, I]
+    surrogate = clipped_surrogate(ratio, combined_advantage(samples, multipliers), cfg.clip)  # [M, I]
     predicted = jax.vmap(lambda state: policy.values(params, state, adjacency, policy_cfg))(samples.state)
     error = jnp.square(predicted - samples.target).sum(-1)
     spread = jax.vmap(lambda widening: policy.entropy(params, widening, policy_cfg))(samples.widening)
@@ -160,6 +158,11 @@ def loss(
         divergence=_mean(ratio - 1.0 - log_ratio, samples.weight),
     )
     return losses.policy + losses.value - cfg.entropy * losses.entropy, losses
+
+
+def clipped_surrogate(ratio: Array, advantage: Array, clip: float) -> Array:
+    """What a new likelihood gains, without reward for leaving the clip range."""
+    return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1.0 - clip, 1.0 + clip) * advantage)
 
 
 def log_ratios(params: PolicyParams, samples: Samples, adjacency: Array, policy_cfg: PolicyConfig) -> Array:
@@ -185,7 +188,9 @@ def update_multipliers(multipliers: Array, mean_cost: Array, cfg: PPOConfig) -> 
     return jnp.clip(raised, 0.0, cfg.largest_multiplier)
 
 
-def _optimiser(cfg: PPOConfig) -> optax.GradientTransformation:
+def optimiser(cfg: PPOConfig) -> optax.GradientTransformation:
+    """Adam with clipped gradients, of actor and critic each at its own rate."""
+
     def clipped_adam(rate: float) -> optax.GradientTransformation:
         return optax.chain(optax.clip_by_global_norm(cfg.largest_gradient), optax.adam(rate, eps=1e-5))
 

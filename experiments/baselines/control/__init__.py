@@ -1,1 +1,1 @@
-"""Signal controllers without learning, each a driver that the session steps once a second."""
+"""Signal controllers to compare with: drivers that the session steps once a second, and methods that learn."""

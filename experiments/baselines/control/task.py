@@ -1,0 +1,109 @@
+"""A control task as the learning rivals meet it: rows that act, and what each of them is paid and charged.
+
+On the road a row is an intersection, and all rows share one policy as ours do; a public benchmark task has one row.
+Reward and costs are known functions of a step, to the rivals as to LyCon-WRL+.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+SMALLEST = 1e-6
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task:
+    """Pure functions of one moment; R rows, D observed numbers, A actions in [-1, 1], C costs, P predicted numbers.
+
+    The last three are what a world model needs: what it sees, what it answers, and the state that its answer leads to.
+    """
+
+    actions: int
+    costs: int
+    observe: Callable[[Any], Array]  # state -> [R, D]
+    reward: Callable[[Any, Array, Any], Array]  # state, action [R, A], next state -> [R]
+    credited: Callable[[Array, Any, Array, Any], Array]  # standardised reward [R], state, action, next -> [R, 1 + C]
+    charged: Callable[[Any, Array, Any], Array]  # state, action, next state -> [C], what the limits are about
+    inputs: Callable[[Any, Array], Array]  # state, action -> [R, inputs]
+    predicted: Callable[[Any], Array]  # state -> [R, P]
+    advance: Callable[[Any, Array, Array], Any]  # state, action, predicted numbers of the next moment -> next state
+
+
+class Trajectories(NamedTuple):
+    """E rollouts of T steps; an end is that of the recording, never that of the task."""
+
+    states: Any  # leaves [E, T + 1, ...]
+    action: Array  # [E, T, R, A] as drawn; executed is what remains inside [-1, 1]
+    log_prob: Array  # [E, T, R]
+
+
+class Units(NamedTuple):
+    """Of the first rollouts: a unit must not move while values are learned in it."""
+
+    reward_mean: Array  # []
+    reward_sd: Array  # []
+    cost_scale: Array  # [C] the task's cost over the mean of what rows are charged, so that the parts make the whole
+
+
+class Experience(NamedTuple):
+    """Rollouts as rows to learn from."""
+
+    observed: Array  # [E, T + 1, R, D]
+    action: Array  # [E, T, R, A]
+    log_prob: Array  # [E, T, R]
+    signals: Array  # [E, T, R, 1 + C] reward and costs
+
+
+def executed(action: Array) -> Array:
+    """What the environment makes of a draw."""
+    return jnp.clip(action, -1.0, 1.0)
+
+
+def signals(task: Task, units: Units, state: Any, action: Array, following: Any) -> Array:
+    """[R, 1 + C] what each row's action is judged by."""
+    reward = (task.reward(state, action, following) - units.reward_mean) / units.reward_sd
+    return task.credited(reward, state, action, following) * jnp.append(1.0, units.cost_scale)
+
+
+def experience(task: Task, units: Units, rollouts: Trajectories) -> Experience:
+    """Everything a model-free learner looks at."""
+    observed = jax.vmap(jax.vmap(task.observe))(rollouts.states)
+    paid = _over_steps(lambda *step: signals(task, units, *step), rollouts)
+    return Experience(observed, rollouts.action, rollouts.log_prob, paid)
+
+
+def measure_units(task: Task, rollouts: Trajectories) -> Units:
+    """Mean and standard deviation of a row's reward, and how much less than the whole its rows are charged."""
+    reward = _over_steps(task.reward, rollouts)
+    mean, sd = reward.mean(), jnp.maximum(reward.std(), SMALLEST)
+    plain = Units(mean, sd, jnp.ones(task.costs))
+    parts = _over_steps(lambda *step: signals(task, plain, *step), rollouts)[..., 1:].mean((0, 1, 2))
+    return Units(mean, sd, jnp.where(parts > SMALLEST, mean_cost(task, rollouts) / jnp.maximum(parts, SMALLEST), 1.0))
+
+
+def mean_cost(task: Task, rollouts: Trajectories) -> Array:
+    """[C] per step, as the limits mean it."""
+    return _over_steps(task.charged, rollouts).mean((0, 1))
+
+
+def mean_reward(task: Task, rollouts: Trajectories) -> Array:
+    """[] per step and row, in its own unit."""
+    return _over_steps(task.reward, rollouts).mean()
+
+
+def remembered(history: list[Trajectories], capacity: int) -> Trajectories:
+    """The last rollouts, repeated in turn until there are `capacity`: what is compiled sees one shape. Host only."""
+    together = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *history)
+    count = together.log_prob.shape[0]
+    places = np.arange(capacity) % count if count < capacity else np.arange(count - capacity, count)
+    return jax.tree.map(lambda leaf: leaf[places], together)
+
+
+def _over_steps(function: Callable, rollouts: Trajectories) -> Array:
+    before, after = (jax.tree.map(lambda leaf, c=c: leaf[:, c], rollouts.states) for c in (slice(-1), slice(1, None)))
+    return jax.vmap(jax.vmap(function))(before, executed(rollouts.action), after)

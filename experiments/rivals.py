@@ -1,0 +1,188 @@
+"""The learning rivals on the road: as many episodes and iterations as LyCon-WRL+, kept and resumed in the same way.
+
+Every rival is validated on the same episodes as ours and by the same rule, and its best controller is evaluated.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from rich.console import Console
+
+from experiments import agent_road, evaluation
+from experiments.agent_road import CityDays
+from experiments.agents import LEARNING_PART, RIVALS
+from experiments.baselines.control import cpo, ppo
+from experiments.baselines.control.cpo import CPOConfig
+from experiments.baselines.control.ppo import PPORivalConfig
+from experiments.baselines.control.road_task import MakeStep, road_task, step_maker, trajectories
+from experiments.baselines.control.task import Units, measure_units, remembered
+from experiments.road import CityRoad
+from sim.session import Scenario
+from stream_jax.rl import agent as agents
+from stream_jax.rl import replay, verification
+from stream_jax.rl.agent import AgentConfig
+from stream_jax.rl.agent_store import AgentStore
+from stream_jax.rl.episodes import Episode
+from stream_jax.rl.lycon_wrl_plus import Collect
+
+METHODS: dict[str, ModuleType] = dict(zip(RIVALS, (ppo, cpo), strict=True))
+Row = dict[str, Any]
+
+
+class RivalState(NamedTuple):
+    """Everything that learning carries from iteration to iteration, besides the episodes."""
+
+    learner: Any
+    units: Units
+    best: Any  # learner, on the validation episodes
+    best_score: Array  # [2] its share of safe episodes and its mean reward, compared in this order
+    iteration: Array  # [] int32, iterations done
+
+
+class Fitted(NamedTuple):
+    """A learned rival and how it came about."""
+
+    learner: Any  # the best on the validation episodes, or the last without validation
+    state: RivalState
+    rows: list[Row]  # one per iteration and one per validation
+
+
+def settings(name: str, cfg: AgentConfig) -> PPORivalConfig | CPOConfig:
+    """A rival's sizes, rates and number of updates, as far as they have a counterpart the same as ours."""
+    rival = PPORivalConfig if name == "ppo" else CPOConfig
+    return rival(cfg.policy, cfg.ppo, cfg.rounds)
+
+
+def fit(
+    key: Array,
+    name: str,
+    collect: Collect,
+    adjacency: Array,
+    cfg: AgentConfig,
+    checkpoint_dir: Path | str | None = None,
+) -> Fitted:
+    """Learns by `cfg.iterations` rounds of collecting and improving; goes on where a killed run stopped.
+
+    Args:
+        adjacency: [I, I] row-normalised, who is next to whom.
+    """
+    method, chosen, task = METHODS[name], settings(name, cfg), road_task(adjacency, cfg)
+    store = AgentStore(checkpoint_dir, _fingerprint(key, name, adjacency, cfg))
+    start_key, drive_key, learn_key = jax.random.split(key, 3)
+    blank = agents.blank_state(adjacency.shape[0], cfg)
+    state, rows = store.restore(_first(method.start(start_key, task, blank, chosen), task.costs))
+    make_step = step_maker(method, chosen, task, cfg)
+    improve = jax.jit(lambda *inputs: method.improve(*inputs, task, chosen))
+    units_of = jax.jit(lambda rollouts: measure_units(task, rollouts))
+    done, capacity = int(state.iteration), min(cfg.replay, cfg.iterations)
+    history = [_rollouts(store.remembered(index), cfg=cfg) for index in range(max(0, done - capacity), done)]
+    if done == 0 and cfg.validate_every:
+        state, rows = _validated(drive_key, state, rows, make_step, collect, cfg)
+    for index in range(done, cfg.iterations):
+        episodes = store.kept(index, _collecting(drive_key, state.learner, index, make_step, collect, cfg))
+        history = [*history, _rollouts(episodes, cfg=cfg)][-capacity:]
+        units = units_of(history[-1]) if index == 0 else state.units
+        memory = remembered(history, capacity * cfg.episodes)
+        learner, found = improve(jax.random.fold_in(learn_key, index), state.learner, memory, history[-1], units)
+        state = state._replace(learner=learner, units=units, iteration=state.iteration + 1)
+        row = verification.summary(_performance(episodes, cfg=cfg)) | {k: float(v) for k, v in found.items()}
+        rows = [*rows, {"kind": "train", "iteration": index} | row]
+        if cfg.validate_every and ((index + 1) % cfg.validate_every == 0 or index + 1 == cfg.iterations):
+            state, rows = _validated(drive_key, state, rows, make_step, collect, cfg)
+        store.save(index + 1, state, rows)
+    store.close()
+    return Fitted(state.best if cfg.validate_every else state.learner, state, rows)
+
+
+def train_rival(
+    name: str,
+    seed: int,
+    cfg: AgentConfig,
+    road: CityRoad,
+    days: CityDays,
+    vehicles_per_hour: float,
+    folder: Path,
+    workers: int,
+    console: Console,
+) -> tuple[Any, list[Row]]:
+    """A rival of one seed and its learning curve, on the days that our agent of that seed meets."""
+    shown = console if console.is_terminal else None
+    collect = agent_road.collector(
+        road, days, LEARNING_PART, vehicles_per_hour, folder / "trips", workers, shown, offset=1_000_000 * seed
+    )
+    adjacency = jnp.asarray(agent_road.adjacency(road.network))
+    fitted = fit(jax.random.key(seed), name, collect, adjacency, cfg, folder / f"seed{seed}")
+    (folder / f"seed{seed}" / "curve.json").write_text(json.dumps(fitted.rows, indent=1, default=str))
+    return fitted.learner, fitted.rows
+
+
+def evaluate_rival(
+    name: str,
+    seed: int,
+    learner: Any,
+    cfg: AgentConfig,
+    road: CityRoad,
+    days: CityDays,
+    scenarios: Sequence[Scenario],
+    folder: Path,
+    workers: int,
+    console: Console,
+) -> tuple[list, Row]:
+    """Episodes without exploration; there is no certificate to report."""
+    task = road_task(jnp.asarray(agent_road.adjacency(road.network)), cfg)
+    step = step_maker(METHODS[name], settings(name, cfg), task, cfg)(jax.random.key(seed), learner, False)
+    method = agent_road.agent_method(name, step, road, scenarios, days, folder)
+    return evaluation.evaluate(method, scenarios, folder, workers, console), {}
+
+
+def as_dict(name: str, cfg: AgentConfig) -> dict[str, Any]:
+    """Everything that a rival is learned with, for its folder."""
+    return dataclasses.asdict(cfg) | {"rival": dataclasses.asdict(settings(name, cfg))}
+
+
+_performance = jax.jit(verification.performance, static_argnames="cfg")
+_rollouts = jax.jit(trajectories, static_argnames="cfg")
+
+
+def _first(learner: Any, costs: int) -> RivalState:
+    units = Units(jnp.zeros(()), jnp.ones(()), jnp.ones(costs))
+    return RivalState(learner, units, learner, jnp.full(2, -jnp.inf), jnp.zeros((), jnp.int32))
+
+
+def _collecting(
+    key: Array, learner: Any, index: int, make_step: MakeStep, collect: Collect, cfg: AgentConfig
+) -> Callable[[], list[Episode]]:
+    seed = cfg.first_seed + index * cfg.episodes
+    return lambda: collect(make_step(key, learner, True), cfg.episodes, seed)
+
+
+def _validated(
+    key: Array, state: RivalState, rows: list[Row], make_step: MakeStep, collect: Collect, cfg: AgentConfig
+) -> tuple[RivalState, list[Row]]:
+    """Drives the validation episodes without exploration and keeps the learner if none was better."""
+    step = make_step(key, state.learner, False)
+    episodes = replay.stack(collect(step, cfg.validation_episodes, cfg.validation_seed))
+    measured = _performance(episodes, cfg=cfg)
+    row = {"kind": "validation", "iteration": int(state.iteration)} | verification.summary(measured)
+    score = np.array([measured.safe, measured.reward], np.float32)
+    # A controller that fails to act has no costs to show, and would look safe.
+    if np.isfinite(score).all() and tuple(score) > tuple(np.asarray(state.best_score)):
+        state = state._replace(best=state.learner, best_score=jnp.asarray(score))
+    return state, [*rows, row]
+
+
+def _fingerprint(key: Array, name: str, adjacency: Array, cfg: AgentConfig) -> str:
+    """Tells whether a checkpoint belongs to this run: same rival and settings, same key, same road."""
+    facts = repr((name, cfg, settings(name, cfg), jax.random.key_data(key).tolist()))
+    digest = hashlib.sha256(facts.encode())
+    digest.update(np.ascontiguousarray(adjacency))
+    return digest.hexdigest()

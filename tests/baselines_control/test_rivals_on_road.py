@@ -1,0 +1,149 @@
+"""Rivals on the toy road, through the same door as ours: they learn, survive a kill, and one runs in SUMO by name."""
+
+import argparse
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from data.errors import DataError
+from experiments import agent_stage, agents, control_stage, results, rivals
+from experiments.agent_road import CityDays
+from experiments.baselines.control.road_task import road_task, step_maker, trajectories
+from experiments.baselines.control.task import mean_cost, measure_units, remembered, signals
+from stream_jax.rl import improvement, replay, verification
+from stream_jax.rl import lycon_wrl_plus as lycon
+from stream_jax.rl.agent import blank_state
+from stream_jax.rl.constraints import Limits
+from stream_jax.types import CityView
+from tests.rl import toy_road
+from tests.rl.toy_road import ADJACENCY
+from tests.rl.toy_settings import CFG
+from tests.small_city import write_small_city
+
+KEY = jax.random.key(0)
+TOY = dataclasses.replace(CFG, rounds=4, imagined=1.0, limits=Limits(queue=10.0))
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+def driven(name, learner, cfg=TOY, seed=77, episodes=16):
+    make = step_maker(rivals.METHODS[name], rivals.settings(name, cfg), road_task(ADJACENCY, cfg), cfg)
+    return replay.stack(toy_road.collect(make(KEY, learner, False), episodes, seed))
+
+
+def default_plan(seed=77, episodes=16):
+    name = "ppo"
+    blank = blank_state(toy_road.INTERSECTIONS, TOY)
+    learner = rivals.METHODS[name].start(KEY, road_task(ADJACENCY, TOY), blank, rivals.settings(name, TOY))
+    return driven(name, learner, seed=seed, episodes=episodes)
+
+
+@pytest.mark.parametrize("name", agents.RIVALS)
+def test_every_rival_beats_the_default_plan_on_roads_it_has_not_seen(name):
+    fitted = rivals.fit(KEY, name, toy_road.collect, ADJACENCY, TOY)
+    before, after = default_plan(), driven(name, fitted.learner)
+    np.testing.assert_array_equal(before.plan, np.zeros_like(before.plan))
+    gain = after.traffic.mean(1) - before.traffic.mean(1)  # the same 16 seeds for both
+    assert gain.mean() > 3.0 * gain.std() / 4.0
+    kinds = [row["kind"] for row in fitted.rows]
+    assert kinds == ["validation", "train", "train", "validation"]
+
+
+def test_a_killed_rival_ends_in_the_same_bits_and_collects_nothing_twice(tmp_path):
+    whole = rivals.fit(KEY, "ppo", toy_road.collect, ADJACENCY, TOY, tmp_path / "whole")
+    last, calls = TOY.first_seed + TOY.episodes, []
+
+    def dying(step, num_episodes, seed):
+        if seed == last:
+            raise Killed
+        return toy_road.collect(step, num_episodes, seed)
+
+    def reviving(step, num_episodes, seed):
+        calls.append(seed)
+        return toy_road.collect(step, num_episodes, seed)
+
+    with pytest.raises(Killed):
+        rivals.fit(KEY, "ppo", dying, ADJACENCY, TOY, tmp_path / "killed")
+    resumed = rivals.fit(KEY, "ppo", reviving, ADJACENCY, TOY, tmp_path / "killed")
+    chex.assert_trees_all_equal(resumed.state, whole.state)
+    assert resumed.rows == whole.rows
+    assert calls == [last, TOY.validation_seed]
+    with pytest.raises(ValueError, match="belongs to another run"):
+        rivals.fit(KEY, "cpo", toy_road.collect, ADJACENCY, TOY, tmp_path / "killed")
+
+
+def test_a_rival_is_paid_and_charged_as_ours_is():
+    episodes = default_plan(episodes=3)
+    task, rollouts = road_task(ADJACENCY, TOY), trajectories(episodes, TOY)
+    agent = lycon.start(KEY, ADJACENCY, TOY).agent  # its typical sigma has an infinite unit, which leaves that term out
+    real = improvement.real_rollouts(agent, episodes, ADJACENCY, TOY)
+    units = measure_units(task, rollouts)
+    chex.assert_trees_all_close(jnp.stack(units[:2]), improvement.reward_units(real, agent, TOY), rtol=1e-5)
+    chex.assert_trees_all_close(mean_cost(task, rollouts), verification.performance(episodes, TOY).cost, rtol=1e-5)
+    assert float(mean_cost(task, rollouts).sum()) > 0
+
+
+def test_what_intersections_are_charged_adds_up_to_what_the_network_is():
+    task, rollouts = road_task(ADJACENCY, TOY), trajectories(default_plan(episodes=3), TOY)
+    units = measure_units(task, rollouts)
+    steps = [jax.tree.map(lambda leaf, c=c: leaf[:, c], rollouts.states) for c in (slice(-1), slice(1, None))]
+    paid = jax.vmap(jax.vmap(lambda *step: signals(task, units, *step)))(steps[0], rollouts.action, steps[1])
+    chex.assert_trees_all_close(paid[..., 1:].mean((0, 1, 2)), mean_cost(task, rollouts), atol=1e-5)
+
+
+def test_memory_has_one_shape_and_forgets_the_oldest():
+    first, second = (trajectories(default_plan(seed=seed, episodes=2), TOY) for seed in (1, 5))
+    short, full = remembered([first], 3), remembered([first, second], 3)
+    np.testing.assert_array_equal(short.log_prob, np.asarray(first.log_prob)[[0, 1, 0]])
+    assert full.log_prob.shape == short.log_prob.shape
+    np.testing.assert_array_equal(full.states.local[1:], second.states.local)
+
+
+def test_every_rival_has_the_budget_of_ours():
+    updates = TOY.rounds * TOY.ppo.epochs
+    assert rivals.settings("ppo", TOY).rounds * rivals.settings("ppo", TOY).ppo.epochs == updates
+    assert rivals.settings("cpo", TOY).rounds * rivals.settings("cpo", TOY).ppo.epochs == updates
+
+
+def test_a_rival_learns_in_sumo_by_its_name_and_is_read_back(tmp_path, console, monkeypatch):
+    write_small_city(tmp_path / "data", num_steps=1200, side=4)
+    flat = np.ones((1200, 4, 4), np.float32)
+    view = CityView(flat, 0.1 * flat, flat[..., 0], 0.0 * flat[..., 0])
+    days = CityDays(view, np.zeros((1200, 4), np.float32), 900)
+    # What the city says is not what is tested here.
+    monkeypatch.setattr(agent_stage.system, "upstream_system", lambda *_: None)
+    monkeypatch.setattr(agent_stage.system, "city_days", lambda *_: days)
+    args = argparse.Namespace(
+        preset="smoke", levels=["heavy"], episodes=1, workers=1, seeds=1, controllers=["default_plan", "ppo"]
+    )
+    for missing in ("methods", "folds", "dataset"):
+        setattr(args, missing, None)
+    file = control_stage.control(args, tmp_path, console)
+    rows = [row for row in results.read_rows(file) if row["method"] == "ppo"]
+    of = {row["metric"]: row for row in rows}
+    assert {"reward", "safety", "violating_steps", "travel_time", "reward_minus_default", "curve"} <= set(of)
+    # One iteration of 4 episodes, validated on 2 before and after; a smoke episode has 60 s + 300 s.
+    assert (
+        of["sumo_steps"]["value"] == (2 * 4 + 3 * 2) * 360
+    )  # ours has one iteration less, and a search with as many episodes
+    kept = sorted((tmp_path / "control").glob("agents/heavy/ppo-*/seed0/replay/*.npz"))
+    kept += sorted((tmp_path / "control").glob("heavy/ppo-*/seed0/*.npz"))
+    times = [path.stat().st_mtime_ns for path in kept]
+    assert len(kept) == 2
+    control_stage.control(args, tmp_path, console)
+    assert [path.stat().st_mtime_ns for path in kept] == times
+    assert [row for row in results.read_rows(file) if row["method"] == "ppo"] == rows
+
+
+def test_rivals_are_not_in_the_default_list():
+    _, learned = control_stage.chosen_controllers(None)
+    assert learned == [agents.OURS]
+    assert control_stage.chosen_controllers(["cpo", "ppo"]) == ([], ["cpo", "ppo"])
+    with pytest.raises(DataError, match="trpo"):
+        control_stage.chosen_controllers(["ppo", "trpo"])
