@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from experiments.baselines.forecasting import boosted_trees
 from experiments.forecasting import BLOCK, OURS, Outcome
 from stream_jax.conformal import bootstrap, diagnostics
 from stream_jax.gnn import pu_gat_plus
@@ -63,9 +64,10 @@ def gamma_rows(params: pu_gat_plus.ForecasterParams, cfg: pu_gat_plus.Forecaster
 
 
 def num_parameters(params: Any) -> int:
-    """Trained numbers of one seed."""
-    tree = params.network if isinstance(params, pu_gat_plus.ForecasterParams) else None
-    return sum(int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(tree))
+    """Trained numbers of one seed; of trees, those in the leaves."""
+    if isinstance(params, boosted_trees.BoostedTreesParams):
+        return boosted_trees.num_leaves(params)
+    return sum(int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(params.network))
 
 
 def _gammas(network: dict, is_softplus: bool) -> dict[tuple[str, str], np.ndarray]:

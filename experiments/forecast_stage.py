@@ -16,6 +16,7 @@ from data import loader
 from data.errors import DataError
 from data.spark_etl import shards
 from experiments import forecast_figures, forecast_rows, forecasting, results
+from experiments.baselines.forecasting import boosted_trees
 from experiments.configs import ExperimentConfig, experiment_config
 from stream_jax.checkpoint import ForecasterCheckpoint, save_forecaster
 from stream_jax.types import Forecast, Interval
@@ -57,13 +58,16 @@ def run_method(
         if not notes.exists():
             console.print(f"  {method}, fold {fold + 1} of {dataset.num_folds} ...")
             start = time.perf_counter()
-            is_ours = method not in forecasting.REFERENCES
-            training = folder / f"{stem}-{key}-training" if is_ours else None
+            is_trained = method not in forecasting.REFERENCES
+            training = folder / f"{stem}-{key}-training" if is_trained else None
             fitted = forecasting.fit_fold(method, dataset, fold, cfg, training, console.is_terminal)
             rows = [_row("fit_seconds", time.perf_counter() - start, fold)]
-            if is_ours:
-                rows += forecast_rows.gamma_rows(fitted.params, fitted.config, fold)
+            if is_trained:
                 rows.append(_row("parameters", forecast_rows.num_parameters(fitted.params), fold))
+            if fitted.seconds_per_epoch is not None:
+                rows.append(_row("seconds_per_epoch", fitted.seconds_per_epoch, fold))
+            if is_trained and method not in forecasting.RIVALS:
+                rows += forecast_rows.gamma_rows(fitted.params, fitted.config, fold)
                 content = dataset.manifest["content_hash"]
                 _save_checkpoint(folder / "checkpoint" / f"{stem}", fitted, content)
             _save_outcome(saved, fitted.outcome)
@@ -148,3 +152,5 @@ def check_methods(names: list[str] | None) -> None:
     unknown = sorted(set(names or ()) - set(forecasting.METHODS))
     if unknown:
         raise DataError(f"There is no forecaster {', '.join(unknown)}; there are {', '.join(forecasting.METHODS)}.")
+    if "catboost" in (names or ()):
+        boosted_trees.check_installed()

@@ -1,6 +1,7 @@
 """Fits, calibrates and evaluates forecasters, ours and the references, on every fold of a dataset."""
 
 import dataclasses
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,20 @@ import numpy as np
 from jax import Array
 
 from data.loader import TrafficDataset
-from experiments.baselines.forecasting import historical_average, linear_ar, persistence, scaled_profile
+from experiments.baselines.forecasting import (
+    agcrn,
+    boosted_trees,
+    cqr,
+    deep_ensemble,
+    graph_wavenet,
+    historical_average,
+    linear_ar,
+    persistence,
+    scaled_profile,
+    stgcn,
+    stid,
+    temperature_gat,
+)
 from experiments.configs import ExperimentConfig
 from stream_jax.conformal import bootstrap, clusters, diagnostics, intervals
 from stream_jax.gnn import pu_gat_plus
@@ -24,6 +38,17 @@ REFERENCES = {
     "historical_average": (historical_average, historical_average.HistoricalAverageConfig()),
     "scaled_profile": (scaled_profile, scaled_profile.ScaledProfileConfig()),
     "linear_ar": (linear_ar, linear_ar.LinearArConfig()),
+}
+# Trained as PU-GAT+ is: the same seeds, data, settings and stopping.
+RIVALS = {
+    "graph_wavenet": (graph_wavenet, graph_wavenet.GraphWaveNetConfig()),
+    "stid": (stid, stid.StidConfig()),
+    "agcrn": (agcrn, agcrn.AgcrnConfig()),
+    "stgcn": (stgcn, stgcn.StgcnConfig()),
+    "temperature_gat": (temperature_gat, temperature_gat.TemperatureGatConfig()),
+    "cqr": (cqr, cqr.CqrConfig()),
+    "deep_ensemble": (deep_ensemble, deep_ensemble.DeepEnsembleConfig()),
+    "catboost": (boosted_trees, boosted_trees.BoostedTreesConfig()),
 }
 OURS = "pu_gat_plus"
 VARIANTS = {
@@ -37,7 +62,7 @@ VARIANTS = {
     "seasonal_trend": {"trend": "seasonal"},
     "no_linear": {"linear": False},
 }
-METHODS = (*REFERENCES, OURS, *(f"{OURS}:{name}" for name in VARIANTS))
+METHODS = (*REFERENCES, *RIVALS, OURS, *(f"{OURS}:{name}" for name in VARIANTS))
 DEFAULT_METHODS = (*REFERENCES, OURS)
 BLOCK = 24  # steps of a bootstrap block: six hours
 
@@ -60,10 +85,16 @@ class Fitted(NamedTuple):
     config: Any
     conformal: ConformalState  # leaves [S, ...]
     outcome: Outcome
+    seconds_per_epoch: float | None  # of one seed, compilation included; None for what is not trained in epochs
 
 
-def forecaster_config(method: str, dataset: TrafficDataset, cfg: ExperimentConfig) -> pu_gat_plus.ForecasterConfig:
-    """PU-GAT+ as configured, with the change that a variant's name stands for."""
+def forecaster_config(method: str, dataset: TrafficDataset, cfg: ExperimentConfig) -> Any:
+    """PU-GAT+ as configured with the change that a variant's name stands for, or a rival with the dataset's windows."""
+    if method in RIVALS:
+        history, horizon = dataset.manifest["window"], dataset.manifest["horizon"]
+        changes = {"miscoverage": cfg.conformal.target} if method == "cqr" else {}
+        changes["steps_per_day"] = 86_400 // dataset.manifest["bin_s"]
+        return dataclasses.replace(RIVALS[method][1], history=history, horizon=horizon, **changes)
     changes = VARIANTS[method.split(":")[1]] if ":" in method else {}
     profile = dataclasses.replace(cfg.forecaster.profile, steps_per_day=86_400 // dataset.manifest["bin_s"])
     return dataclasses.replace(cfg.forecaster, profile=profile, **changes)
@@ -74,17 +105,22 @@ def fit_fold(
 ) -> Fitted:
     """Fits a method on train and val, calibrates on calibration, and runs it over test as it would have run live."""
     data = jax.tree.map(jnp.asarray, dataset.forecast_data(fold))
+    seconds = None
     if method in REFERENCES:
         module, config = REFERENCES[method]
         params = module.fit(jax.random.key(cfg.first_seed), data, config)
         predict = _stacked(module.predict, params, data, config)
     else:
+        module = RIVALS[method][0] if method in RIVALS else pu_gat_plus
         config = forecaster_config(method, dataset, cfg)
         keys = jax.vmap(jax.random.key)(cfg.first_seed + jnp.arange(cfg.seeds))
-        params = pu_gat_plus.fit(keys, data, config, cfg.training, progress, checkpoint_dir)
-        predict = lambda origins: pu_gat_plus.predict(params, data, origins, config)  # noqa: E731
+        start = time.perf_counter()
+        params, history = module.fit_with_history(keys, data, config, cfg.training, progress, checkpoint_dir)
+        if history is not None:
+            seconds = (time.perf_counter() - start) / max(int(history.epochs.sum()), 1)
+        predict = lambda origins: module.predict(params, data, origins, config)  # noqa: E731
     conformal, outcome = conformalise(predict, dataset, data, fold, cfg.conformal)
-    return Fitted(params, config, conformal, outcome)
+    return Fitted(params, config, conformal, outcome, seconds)
 
 
 def conformalise(

@@ -43,6 +43,11 @@ TABLE_CONTROLLERS = {
     "eps_floor": ("default_plan", _AGENT),
 }
 
+METHODS_HELP = (
+    "forecasters to compare (pu_gat_plus, pu_gat_plus:<variant>, the references persistence, historical_average, "
+    "scaled_profile, linear_ar; only if named, the rivals graph_wavenet, stid, agcrn, stgcn, "
+    "temperature_gat, cqr, deep_ensemble, catboost)"
+)
 DESCRIPTION = """\
 From raw recordings to results: every stage reads what the one before it wrote and is skipped when nothing changed.
 
@@ -69,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--dry-run", action="store_true", help="say what would run, how long and how much disk it takes")
     run.add_argument("--seeds", type=int, metavar="S", help="seeds, trained in one vmapped call (the preset's number)")
     run.add_argument("--folds", type=int, metavar="K", help="only the last K folds of a short recording")
-    run.add_argument("--methods", nargs="+", help="forecasters to compare (pu_gat_plus and the references)")
+    run.add_argument("--methods", nargs="+", help=METHODS_HELP)
     run.add_argument("--detectors", nargs="+", help="detectors to set beside CRFN-BY, such as pca usad:counts (none)")
     run.add_argument("--out", type=Path, help="folder of this run (runs/<dataset>-<preset>)")
     run.add_argument("--debug", action="store_true", help="show the whole trace of an error")

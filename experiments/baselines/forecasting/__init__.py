@@ -1,1 +1,1 @@
-"""Reference forecasters, conformalised exactly as PU-GAT+ is."""
+"""Reference and rival forecasters, conformalised exactly as PU-GAT+ is."""

@@ -1,0 +1,132 @@
+"""AGCRN: a recurrent network whose graph and whose weights of each cell are made from learned numbers of the cells.
+
+Bai, Yao, Li, Wang, Wang, "Adaptive Graph Convolutional Recurrent Network for Traffic Forecasting", NeurIPS 2020, with
+the sizes of the authors' repository LeiBAI/AGCRN; the road graph is not used. Differs: the time of day among the
+inputs, a sigma beside each output and the loss of `neural.py`. Tuning budget: none beyond PU-GAT+'s training settings,
+with which each seed is trained once, the epoch chosen on the validation origins; sizes are the published ones.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from experiments.baselines.forecasting import neural
+from experiments.baselines.forecasting.neural import NeuralConfig, NeuralParams
+from stream_jax.fit import FitResult, TrainConfig
+from stream_jax.types import Forecast, ForecastData
+
+
+@dataclasses.dataclass(frozen=True)
+class AgcrnConfig(NeuralConfig):
+    """Published sizes."""
+
+    layers: int = 2
+    hidden: int = 64
+    embedding: int = 10  # numbers of a cell
+    supports: int = 2  # Chebyshev terms of the graph convolution, the identity among them
+
+
+DEFAULT = AgcrnConfig()
+
+
+class CellWeights(NamedTuple):
+    """A graph convolution with weights of their own for every cell."""
+
+    kernel: Array  # [N, K, in, out]
+    bias: Array  # [N, out]
+
+
+class Agcrn(nn.Module):
+    """The network; outputs per cell are read off the newest state."""
+
+    cfg: AgcrnConfig
+    outputs: int
+
+    @nn.compact
+    def __call__(self, inputs: Array, slot: Array, graph: None) -> Array:
+        """Args: inputs [B, T, N, C]. Returns [B, N, outputs]."""
+        cfg = self.cfg
+        cells = self.param("cells", nn.initializers.glorot_uniform(), (inputs.shape[2], cfg.embedding))
+        supports = chebyshev(learned_adjacency(cells), cfg.supports)
+        sequence = jnp.moveaxis(inputs, 1, 0)  # [T, B, N, C]
+        for layer in range(cfg.layers):
+            width = sequence.shape[-1] + cfg.hidden
+            gate = self._weights(f"gate_{layer}", cells, width, 2 * cfg.hidden)
+            update = self._weights(f"update_{layer}", cells, width, cfg.hidden)
+
+            def step(state: Array, seen: Array, gate=gate, update=update) -> tuple[Array, Array]:
+                state = recur(state, seen, supports, gate, update)
+                return state, state
+
+            start = jnp.zeros((*sequence.shape[1:3], cfg.hidden))
+            newest, sequence = jax.lax.scan(step, start, sequence)
+        return nn.Dense(self.outputs)(newest)
+
+    def _weights(self, name: str, cells: Array, width: int, outputs: int) -> CellWeights:
+        """Eq. (6): each cell's weights are a mixture of `embedding` shared ones by the cell's numbers."""
+        size = (self.cfg.embedding, self.cfg.supports, width, outputs)
+        kernel = self.param(f"{name}_kernel", nn.initializers.glorot_uniform(batch_axis=(0, 1)), size)
+        bias = self.param(f"{name}_bias", nn.initializers.zeros, (self.cfg.embedding, outputs))
+        return CellWeights(jnp.einsum("nd,dkio->nkio", cells, kernel), cells @ bias)
+
+
+def fit(
+    key: Array,
+    data: ForecastData,
+    cfg: AgcrnConfig = DEFAULT,
+    train_cfg: TrainConfig = neural.DEFAULT_TRAINING,
+    progress: bool = False,
+    checkpoint_dir: Path | str | None = None,
+) -> NeuralParams:
+    """Trains one network, or one per key when `key` has shape [S]."""
+    return fit_with_history(key, data, cfg, train_cfg, progress, checkpoint_dir)[0]
+
+
+def fit_with_history(
+    key: Array,
+    data: ForecastData,
+    cfg: AgcrnConfig,
+    train_cfg: TrainConfig,
+    progress: bool = False,
+    checkpoint_dir: Path | str | None = None,
+) -> tuple[NeuralParams, FitResult]:
+    """The same as `fit`, with the loss curves."""
+    network = Agcrn(cfg, 2 * cfg.horizon)
+    return neural.fit_with_history(key, data, network, None, cfg, train_cfg, progress, checkpoint_dir)
+
+
+def predict(params: NeuralParams, data: ForecastData, origins: Array, cfg: AgcrnConfig) -> Forecast:
+    """Forecasts [W, H, N], with a first axis S for stacked parameters."""
+    return neural.predict(params, data, origins, Agcrn(cfg, 2 * cfg.horizon), None, cfg)
+
+
+def learned_adjacency(cells: Array) -> Array:
+    """softmax(relu(E E^T)) over senders, the paper's Eq. (4): [N, N], row = receiver, rows sum to 1."""
+    return nn.softmax(nn.relu(cells @ cells.T), axis=1)
+
+
+def chebyshev(matrix: Array, terms: int) -> Array:
+    """The first Chebyshev polynomials of a matrix: [terms, N, N], from the identity on."""
+    found = [jnp.eye(matrix.shape[0]), matrix]
+    while len(found) < terms:
+        found.append(2.0 * matrix @ found[-1] - found[-2])
+    return jnp.stack(found[:terms])
+
+
+def recur(state: Array, seen: Array, supports: Array, gate: CellWeights, update: CellWeights) -> Array:
+    """One step of the gated recurrent unit with graph convolutions for its matrix products; state [B, N, hidden]."""
+    gates = nn.sigmoid(convolve(jnp.concatenate([seen, state], axis=-1), supports, gate))
+    reset, keep = jnp.split(gates, 2, axis=-1)
+    candidate = jnp.tanh(convolve(jnp.concatenate([seen, reset * state], axis=-1), supports, update))
+    return keep * state + (1.0 - keep) * candidate
+
+
+def convolve(nodes: Array, supports: Array, weights: CellWeights) -> Array:
+    """sum_k T_k x W_nk + b_n: [B, N, in] to [B, N, out]."""
+    gathered = jnp.einsum("knm,bmi->bnki", supports, nodes)
+    return jnp.einsum("bnki,nkio->bno", gathered, weights.kernel) + weights.bias

@@ -1,0 +1,130 @@
+"""Graph WaveNet: dilated gated convolutions in time, diffusion over given and learned adjacencies in space.
+
+Wu, Pan, Long, Jiang, Zhang, "Graph WaveNet for Deep Spatial-Temporal Graph Modeling", IJCAI 2019, with the sizes of the
+authors' repository nnzhan/Graph-WaveNet. Differs: a sigma beside each output and the loss of `neural.py`; statistics of
+the batch normalisation are measured with the final weights; the eight 1x1 convolutions that the repository creates but
+replaces by graph convolutions are not created. Tuning budget: none beyond PU-GAT+'s training settings, with which each
+seed is trained once, the epoch chosen on the validation origins; sizes are the published ones.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array
+
+from experiments.baselines.forecasting import neural
+from experiments.baselines.forecasting.neural import NeuralConfig, NeuralParams
+from experiments.baselines.forecasting.profile import EPS
+from stream_jax.fit import FitResult, TrainConfig
+from stream_jax.types import Forecast, ForecastData, RoadGraph
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphWaveNetConfig(NeuralConfig):
+    """Published sizes."""
+
+    blocks: int = 4
+    layers: int = 2  # of a block; the dilation doubles with each
+    channels: int = 32  # residual and dilation channels
+    skip: int = 256
+    end: int = 512
+    embedding: int = 10  # numbers of a cell as a source, and as many as a destination
+    order: int = 2  # diffusion steps
+    adaptive: bool = True  # learn an adjacency beside the given ones
+    dropout: float = 0.3
+
+    @property
+    def receptive_field(self) -> int:
+        """Steps that the newest output sees; kernels have two taps."""
+        return 1 + self.blocks * (2**self.layers - 1)
+
+
+DEFAULT = GraphWaveNetConfig()
+
+
+class GraphWaveNet(nn.Module):
+    """The network; outputs per cell are read off the newest step."""
+
+    cfg: GraphWaveNetConfig
+    outputs: int
+
+    @nn.compact
+    def __call__(self, inputs: Array, slot: Array, supports: tuple[Array, ...]) -> Array:
+        """Args: inputs [B, T, N, C]; supports [N, N] each, row = source. Returns [B, N, outputs]."""
+        cfg = self.cfg
+        if cfg.adaptive:
+            supports = (*supports, self._learned_adjacency(inputs.shape[2]))
+        missing = max(cfg.receptive_field - inputs.shape[1], 0)
+        nodes = nn.Dense(cfg.channels)(jnp.pad(inputs, ((0, 0), (missing, 0), (0, 0), (0, 0))))
+        skip = 0.0
+        for layer in range(cfg.blocks * cfg.layers):
+            dilation = 2 ** (layer % cfg.layers)
+            taps = jnp.concatenate([nodes[:, :-dilation], nodes[:, dilation:]], axis=-1)
+            gated = jnp.tanh(nn.Dense(cfg.channels)(taps)) * nn.sigmoid(nn.Dense(cfg.channels)(taps))
+            skip += nn.Dense(cfg.skip)(gated[:, -1])  # only the newest step is read in the end
+            mixed = nn.Dense(cfg.channels)(diffuse(gated, supports, cfg.order))
+            mixed = nn.Dropout(cfg.dropout, deterministic=not self.has_rng("dropout"))(mixed)
+            nodes = mixed + nodes[:, dilation:]
+            fixed = not self.is_mutable_collection(neural.STATISTICS)
+            nodes = nn.BatchNorm(use_running_average=fixed, momentum=0.0)(nodes)
+        return nn.Dense(self.outputs)(nn.relu(nn.Dense(cfg.end)(nn.relu(skip))))
+
+    def _learned_adjacency(self, num_nodes: int) -> Array:
+        normal = nn.initializers.normal(1.0)
+        source = self.param("source", normal, (num_nodes, self.cfg.embedding))
+        destination = self.param("destination", normal, (self.cfg.embedding, num_nodes))
+        return learned_adjacency(source, destination)
+
+
+def fit(
+    key: Array,
+    data: ForecastData,
+    cfg: GraphWaveNetConfig = DEFAULT,
+    train_cfg: TrainConfig = neural.DEFAULT_TRAINING,
+    progress: bool = False,
+    checkpoint_dir: Path | str | None = None,
+) -> NeuralParams:
+    """Trains one network, or one per key when `key` has shape [S]."""
+    return fit_with_history(key, data, cfg, train_cfg, progress, checkpoint_dir)[0]
+
+
+def fit_with_history(
+    key: Array,
+    data: ForecastData,
+    cfg: GraphWaveNetConfig,
+    train_cfg: TrainConfig,
+    progress: bool = False,
+    checkpoint_dir: Path | str | None = None,
+) -> tuple[NeuralParams, FitResult]:
+    """The same as `fit`, with the loss curves."""
+    network, graph = GraphWaveNet(cfg, 2 * cfg.horizon), transitions(data.graph)
+    return neural.fit_with_history(key, data, network, graph, cfg, train_cfg, progress, checkpoint_dir)
+
+
+def predict(params: NeuralParams, data: ForecastData, origins: Array, cfg: GraphWaveNetConfig) -> Forecast:
+    """Forecasts [W, H, N], with a first axis S for stacked parameters."""
+    return neural.predict(params, data, origins, GraphWaveNet(cfg, 2 * cfg.horizon), transitions(data.graph), cfg)
+
+
+def transitions(graph: RoadGraph) -> tuple[Array, Array]:
+    """Random walks along the edges and against them, each row summing to 1: [N, N] twice."""
+    weights = neural.adjacency(graph)
+    return tuple(one / jnp.maximum(one.sum(axis=1, keepdims=True), EPS) for one in (weights, weights.T))
+
+
+def learned_adjacency(source: Array, destination: Array) -> Array:
+    """softmax(relu(E1 E2)) over destinations, the paper's Eq. (5): [N, N], rows sum to 1."""
+    return nn.softmax(nn.relu(source @ destination), axis=1)
+
+
+def diffuse(nodes: Array, supports: tuple[Array, ...], order: int) -> Array:
+    """The features and what 1 .. order steps along each support bring, side by side: [B, T, N, C (1 + order S)]."""
+    parts = [nodes]
+    for support in supports:
+        moved = nodes
+        for _ in range(order):
+            moved = jnp.einsum("btvc,vw->btwc", moved, support)
+            parts.append(moved)
+    return jnp.concatenate(parts, axis=-1)

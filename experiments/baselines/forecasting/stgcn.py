@@ -1,0 +1,157 @@
+"""STGCN: gated convolutions in time around Chebyshev convolutions over the road graph.
+
+Yu, Yin, Zhu, "Spatio-Temporal Graph Convolutional Networks", IJCAI 2018, with the sizes of the authors' repository
+VeritasYin/STGCN_IJCAI-18. Differs: all steps of the horizon are read off one output layer, where the paper forecasts
+one step and feeds it back; the time of day among the inputs, a sigma beside each output and the loss of `neural.py`.
+Tuning budget: none beyond PU-GAT+'s training settings, with which each seed is trained once, the epoch chosen on the
+validation origins; sizes are the published ones.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array
+
+from experiments.baselines.forecasting import neural
+from experiments.baselines.forecasting.agcrn import chebyshev
+from experiments.baselines.forecasting.neural import NeuralConfig, NeuralParams
+from experiments.baselines.forecasting.profile import EPS
+from stream_jax.fit import FitResult, TrainConfig
+from stream_jax.types import Forecast, ForecastData
+
+
+@dataclasses.dataclass(frozen=True)
+class StgcnConfig(NeuralConfig):
+    """The repository's sizes."""
+
+    blocks: tuple[tuple[int, int], ...] = ((32, 64), (32, 128))  # channels inside and at the end of each block
+    time_kernel: int = 3
+    graph_kernel: int = 3  # Chebyshev terms
+    dropout: float = 0.0  # keep_prob is 1 in the repository's training
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.steps_left < 2:
+            raise ValueError(f"a history of {self.history} steps leaves the output layer fewer than two")
+
+    @property
+    def steps_left(self) -> int:
+        """Steps that reach the output layer: each block has two convolutions in time."""
+        return self.history - 2 * len(self.blocks) * (self.time_kernel - 1)
+
+
+DEFAULT = StgcnConfig()
+
+
+class Stgcn(nn.Module):
+    """The network."""
+
+    cfg: StgcnConfig
+    outputs: int
+
+    @nn.compact
+    def __call__(self, inputs: Array, slot: Array, kernels: Array) -> Array:
+        """Args: inputs [B, T, N, C]; kernels [K, N, N]. Returns [B, N, outputs]."""
+        cfg, nodes = self.cfg, inputs
+        for inside, end in cfg.blocks:
+            nodes = TimeConvolution(cfg.time_kernel, inside, "glu")(nodes)
+            nodes = GraphConvolution(inside)(nodes, kernels)
+            nodes = TimeConvolution(cfg.time_kernel, end, "relu")(nodes)
+            nodes = _normalise()(nodes)
+            nodes = nn.Dropout(cfg.dropout, deterministic=not self.has_rng("dropout"))(nodes)
+        width = nodes.shape[-1]
+        nodes = _normalise()(TimeConvolution(nodes.shape[1], width, "glu")(nodes))
+        nodes = nn.sigmoid(nn.Dense(width)(nodes[:, 0]))  # [B, N, width]
+        bias = self.param("bias", nn.initializers.zeros, (nodes.shape[1], self.outputs))
+        return nn.Dense(self.outputs, use_bias=False)(nodes) + bias
+
+
+class TimeConvolution(nn.Module):
+    """Convolution over `taps` steps with the input added: [B, T, N, C] to [B, T - taps + 1, N, features]."""
+
+    taps: int
+    features: int
+    activation: str  # "glu" or "relu"
+
+    @nn.compact
+    def __call__(self, nodes: Array) -> Array:
+        steps = nodes.shape[1] - self.taps + 1
+        window = jnp.concatenate([nodes[:, k : k + steps] for k in range(self.taps)], axis=-1)
+        carried = _matched(nodes[:, self.taps - 1 :], self.features)
+        if self.activation == "relu":
+            return nn.relu(nn.Dense(self.features)(window) + carried)
+        value, gate = jnp.split(nn.Dense(2 * self.features)(window), 2, axis=-1)
+        return (value + carried) * nn.sigmoid(gate)
+
+
+class GraphConvolution(nn.Module):
+    """Chebyshev convolution with the input added, at every step: [B, T, N, C] to [B, T, N, out]."""
+
+    features: int
+
+    @nn.compact
+    def __call__(self, nodes: Array, kernels: Array) -> Array:
+        gathered = jnp.einsum("knm,btmc->btnkc", kernels, nodes)
+        mixed = nn.Dense(self.features)(gathered.reshape(*nodes.shape[:3], -1))
+        return nn.relu(mixed + _matched(nodes, self.features))
+
+
+def _matched(nodes: Array, features: int) -> Array:
+    """As many channels as asked for: zeros added, or a learned projection where there are too many."""
+    channels = nodes.shape[-1]
+    if channels > features:
+        return nn.Dense(features, use_bias=False, name="match")(nodes)
+    return jnp.pad(nodes, ((0, 0), (0, 0), (0, 0), (0, features - channels)))
+
+
+def _normalise() -> nn.LayerNorm:
+    """Over cells and channels of a step together, with a scale and a shift for each of both."""
+    return nn.LayerNorm(reduction_axes=(-2, -1), feature_axes=(-2, -1))
+
+
+def fit(
+    key: Array,
+    data: ForecastData,
+    cfg: StgcnConfig = DEFAULT,
+    train_cfg: TrainConfig = neural.DEFAULT_TRAINING,
+    progress: bool = False,
+    checkpoint_dir: Path | str | None = None,
+) -> NeuralParams:
+    """Trains one network, or one per key when `key` has shape [S]."""
+    return fit_with_history(key, data, cfg, train_cfg, progress, checkpoint_dir)[0]
+
+
+def fit_with_history(
+    key: Array,
+    data: ForecastData,
+    cfg: StgcnConfig,
+    train_cfg: TrainConfig,
+    progress: bool = False,
+    checkpoint_dir: Path | str | None = None,
+) -> tuple[NeuralParams, FitResult]:
+    """The same as `fit`, with the loss curves."""
+    network, kernels = Stgcn(cfg, 2 * cfg.horizon), graph_kernels(data, cfg)
+    return neural.fit_with_history(key, data, network, kernels, cfg, train_cfg, progress, checkpoint_dir)
+
+
+def predict(params: NeuralParams, data: ForecastData, origins: Array, cfg: StgcnConfig) -> Forecast:
+    """Forecasts [W, H, N], with a first axis S for stacked parameters."""
+    return neural.predict(params, data, origins, Stgcn(cfg, 2 * cfg.horizon), graph_kernels(data, cfg), cfg)
+
+
+def graph_kernels(data: ForecastData, cfg: StgcnConfig) -> Array:
+    """Chebyshev polynomials of the scaled Laplacian of the road graph, directions left aside: [K, N, N]."""
+    weights = neural.adjacency(data.graph)
+    return chebyshev(scaled_laplacian(jnp.maximum(weights, weights.T)), cfg.graph_kernel)
+
+
+def scaled_laplacian(weights: Array) -> Array:
+    """2 L / largest eigenvalue - I, L the normalised Laplacian of symmetric weights [N, N], their diagonal ignored."""
+    identity = jnp.eye(weights.shape[0])
+    weights = weights * (1.0 - identity)
+    degree = weights.sum(axis=1)
+    inverse = jnp.where(degree > 0, 1.0 / jnp.sqrt(jnp.maximum(degree, EPS)), 0.0)
+    laplacian = jnp.diag((degree > 0).astype(weights.dtype)) - inverse[:, None] * weights * inverse
+    return 2.0 * laplacian / jnp.maximum(jnp.linalg.eigvalsh(laplacian)[-1], EPS) - identity
