@@ -41,8 +41,7 @@ def test_rivals_are_set_beside_us_and_our_own_rows_stay_as_they_were(run, compar
     expected = {
         *RIVALS,
         *(f"{name}+conformal_by" for name in RIVALS if name != "flow_quantile"),
-        "student_t_fitted+by",
-        "flow_quantile+by",
+        *(f"{name}+by" for name in ("student_t_fitted", "flow_all_leads", "flow_quantile")),
     }
     assert {row["method"] for row in rows} == expected | {"crfn_by"}
 

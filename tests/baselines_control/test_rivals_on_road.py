@@ -141,8 +141,8 @@ def test_a_rival_learns_in_sumo_by_its_name_and_is_read_back(tmp_path, console, 
 
 
 def test_rivals_are_not_in_the_default_list():
-    _, learned = control_stage.chosen_controllers(None)
-    assert learned == [agents.OURS]
+    for names in (["all"], *(preset.controllers for preset in control_stage.PRESETS.values())):
+        assert control_stage.chosen_controllers(names)[1] == [agents.OURS]
     assert control_stage.chosen_controllers(["cpo", "ppo"]) == ([], ["cpo", "ppo"])
     with pytest.raises(DataError, match="trpo"):
         control_stage.chosen_controllers(["ppo", "trpo"])
