@@ -9,6 +9,8 @@ from matplotlib.figure import Figure
 from sim.loop import Episode
 
 matplotlib.use("Agg")
+MARKERS = "os^"  # after ten colours
+WAITS = (60, 120, 240, 480, 960, 1920)  # s, on a logarithmic axis
 
 
 def draw_all(folder: Path, rows: list[dict], found: dict[tuple[str, str], list[Episode]]) -> None:
@@ -26,30 +28,41 @@ def safety(rows: list[dict]) -> Figure:
     """Share of safe episodes with Wilson's interval, a panel per level."""
     levels = list(dict.fromkeys(row["level"] for row in rows))
     figure = Figure(figsize=(4.2 * len(levels), 4), layout="constrained")
+    names = list(dict.fromkeys(row["method"] for row in rows))
     for axes, level in zip(np.atleast_1d(figure.subplots(1, len(levels), sharey=True)), levels, strict=True):
         picked = [row for row in rows if (row["level"], row["metric"]) == (level, "safety")]
-        place = np.arange(len(picked))[::-1]
+        place = [len(names) - names.index(row["method"]) for row in picked]
         value = np.array([row["value"] for row in picked])
         error = np.abs(np.array([[row["lower"], row["upper"]] for row in picked]).T - value)
         axes.barh(place, value, xerr=error, color="tab:blue", alpha=0.7, error_kw={"linewidth": 1})
-        axes.set_yticks(place, [row["method"] for row in picked], fontsize=8)
+        axes.set_yticks(len(names) - np.arange(len(names)), names, fontsize=8)
         axes.set(xlim=(0, 1), xlabel="share of safe episodes", title=f"{level}, {picked[0]['episodes']} episodes")
     figure.suptitle(_title(rows), fontsize=10)
     return figure
 
 
 def trade_off(rows: list[dict]) -> Figure:
-    """Mean travel time against the longest wait, both to be small, a panel per level."""
+    """Median travel time against the median longest wait, both to be small, a panel per level."""
     levels = list(dict.fromkeys(row["level"] for row in rows))
-    figure = Figure(figsize=(4.2 * len(levels), 4), layout="constrained")
+    names = list(dict.fromkeys(row["method"] for row in rows))
+    figure = Figure(figsize=(4.2 * len(levels) + 1.6, 4), layout="constrained")
     for axes, level in zip(np.atleast_1d(figure.subplots(1, len(levels))), levels, strict=True):
         here = [row for row in rows if row["level"] == level]
-        for name in dict.fromkeys(row["method"] for row in here):
+        for place, name in enumerate(names):
             at = {row["metric"]: row for row in here if row["method"] == name}
-            axes.scatter(at["longest_wait"]["value"], at["travel_time"]["value"], s=18)
-            axes.annotate(name, (at["longest_wait"]["value"], at["travel_time"]["value"]), fontsize=7)
+            if not at:
+                continue
+            x, y = at["longest_wait_median"], at["travel_time_median"]
+            error = {"xerr": _bars(x), "yerr": _bars(y)}
+            style = {"color": f"C{place % 10}", "marker": MARKERS[place // 10], "linewidth": 0.6, "label": name}
+            axes.errorbar(x["value"], y["value"], **error, **style, linestyle="none")
             axes.axvline(at["longest_wait"]["limit"], color="0.6", linewidth=0.8, linestyle="--")
         axes.set(xscale="log", xlabel="longest wait of an episode, s", ylabel="travel time, s", title=level)
+        axes.set_xticks(WAITS, [str(wait) for wait in WAITS])
+        axes.minorticks_off()
+    listed = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
+    drawn = {label: handle for pairs in listed for handle, label in pairs}
+    figure.legend(drawn.values(), drawn, loc="outside right upper", fontsize=7)
     figure.suptitle(_title(rows), fontsize=10)
     return figure
 
@@ -70,6 +83,11 @@ def one_episode(episodes: dict[str, list[Episode]], level: str) -> Figure:
     right.legend(fontsize=6)
     figure.suptitle(f"{level}: the episode where the controllers differ most", fontsize=10)
     return figure
+
+
+def _bars(row: dict) -> list[list[float]]:
+    """How far the interval reaches below and above the value."""
+    return [[row["value"] - row["lower"]], [row["upper"] - row["value"]]]
 
 
 def _title(rows: list[dict]) -> str:

@@ -26,6 +26,7 @@ from stream_jax.rl.reward import traffic_reward
 from stream_jax.types import RoadMeasurement
 
 CONFIDENCE = 0.95
+MEDIANS = ("longest_wait", "travel_time")  # which a gridlock moves less than the mean
 PAIRED = ("reward", "travel_time", "violating_steps")  # compared with the reference method episode by episode
 
 
@@ -111,6 +112,10 @@ def summarise(
         low, high = wilson(int(values.sum()), len(values)) if name == "safety" else student(values)
         row = {"metric": name, "value": float(values.mean()), "lower": low, "upper": high, "episodes": len(values)}
         rows.append(row | ({"limit": limit[name]} if name in limit else {}))
+    for name in MEDIANS:
+        value, low, high = median([one[name] for one in scores])
+        row = {"metric": f"{name}_median", "value": value, "lower": low, "upper": high, "episodes": len(scores)}
+        rows.append(row | ({"limit": limit[name]} if name in limit else {}))
     if reference is not None:
         for name in PAIRED:
             gap = np.array([ours[name] - theirs[name] for ours, theirs in zip(scores, reference, strict=True)])
@@ -127,6 +132,13 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
     centre = (share + spread / 2) / (1 + spread)
     half = z * np.sqrt(share * (1 - share) / trials + spread / (4 * trials)) / (1 + spread)
     return float(max(centre - half, 0.0)), float(min(centre + half, 1.0))
+
+
+def median(values: Sequence[float]) -> tuple[float, float, float]:
+    """The median and its 95 % interval between order statistics, whatever the law; the whole range if too few."""
+    ordered, count = np.sort(np.asarray(values)), len(values)
+    low = int(scipy.stats.binom.ppf((1 - CONFIDENCE) / 2, count, 0.5)) - 1
+    return float(np.median(ordered)), float(ordered[max(low, 0)]), float(ordered[min(count - 1 - low, count - 1)])
 
 
 def student(values: np.ndarray) -> tuple[float, float]:

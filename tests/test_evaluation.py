@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.evaluation import read_episode, save_episode, score, student, summarise, wilson
+from experiments.evaluation import median, read_episode, save_episode, score, student, summarise, wilson
 from sim.loop import Episode
 from sim.session import Scenario
 from stream_jax.rl.constraints import Limits
@@ -30,6 +30,12 @@ def episode(wait: list[float], queue: float = 1.0) -> Episode:
     )
     totals = {"mean_travel_time_s": 150.0, "teleports": 1}
     return Episode(0, NOWHERE, road, np.zeros((steps - 1, 2, 9), np.float32), totals, None)
+
+
+def test_median_and_its_interval_between_order_statistics():
+    # Of 20 values the 6th and 15th: P(fewer than 6 of 20 below the median) = .0207 on each side.
+    assert median(list(range(20, 0, -1))) == (10.5, 6.0, 15.0)
+    assert median([7.0, 1.0, 4.0]) == (4.0, 1.0, 7.0)
 
 
 def test_wilson_by_hand():
