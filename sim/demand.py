@@ -69,7 +69,7 @@ BUSY_HOURS = (1.2, 1.6)
 DEMAND_LEVELS = {
     "moderate": DemandLevel("moderate", 2600.0, Limits()),
     "heavy": DemandLevel("heavy", 4200.0, Limits(queue=10.0)),
-    "overload": DemandLevel("overload", 6600.0, Limits()),
+    "overload": DemandLevel("overload", 6000.0, Limits()),
 }
 
 
