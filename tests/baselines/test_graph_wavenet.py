@@ -11,7 +11,7 @@ from experiments.baselines.forecasting.graph_wavenet import GraphWaveNet, GraphW
 from stream_jax.fit import TrainConfig
 from tests.baselines import tiny_tasks
 
-KEYS = jax.random.split(jax.random.key(0), 4)[:2]
+KEYS = jax.random.split(jax.random.key(0), 4)
 SMALL = GraphWaveNetConfig(
     history=2, horizon=1, steps_per_day=tiny_tasks.DAY, blocks=2, layers=1, channels=8, skip=16, end=16, order=1,
     embedding=4, dropout=0.0, calendar=False,
@@ -21,7 +21,7 @@ SOURCES, TARGETS = np.arange(0, 2), np.arange(2, 4)
 
 
 def trained_error(data, cfg):
-    # A start with products E1 E2 below 0 gets no gradient through the relu: of two starts the best on validation.
+    # A start with products E1 E2 below 0 gets no gradient through the relu: of four starts the best on validation.
     params, result = graph_wavenet.fit_with_history(KEYS, data, cfg, TRAINING)
     best = jax.tree.map(lambda leaf: leaf[result.val_loss.argmin()][None], params)
     return tiny_tasks.error(graph_wavenet.predict(best, data, tiny_tasks.TEST, cfg).mean, data, TARGETS), best
@@ -77,7 +77,7 @@ def test_it_finds_who_follows_whom_where_no_graph_says_so():
     data = tiny_tasks.recording(tiny_tasks.copied(tiny_tasks.noise(4), SOURCES, TARGETS))
     found, params = trained_error(data, SMALL)
     blind, _ = trained_error(data, dataclasses.replace(SMALL, adaptive=False))
-    assert found < 6.0 and blind > 9.0
+    assert found < 5.0 and blind > 9.0
     learned = graph_wavenet.learned_adjacency(params.network["source"][0], params.network["destination"][0])
     assert learned[0, 2] > 0.8  # where the relu is 0 for a whole row, as for cell 1, each cell gets a quarter of it
 
