@@ -73,14 +73,15 @@ def one_episode(episodes: dict[str, list[Episode]], level: str) -> Figure:
     queues = {name: [run.road.queue.sum(-1).mean(-1) for run in runs[:common]] for name, runs in episodes.items()}
     spread = [np.ptp([of[i].mean() for of in queues.values()]) for i in range(common)]
     chosen = int(np.argmax(spread))
-    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    figure = Figure(figsize=(11, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for name, runs in episodes.items():
-        left.plot(queues[name][chosen], label=name, linewidth=1)
-        right.plot(runs[chosen].road.wait.max(-1), label=name, linewidth=1)
+    for place, (name, runs) in enumerate(episodes.items()):
+        style = {"label": name, "linewidth": 1, "linestyle": ("-", "--", ":")[place // 10 % 3]}
+        left.plot(queues[name][chosen], **style)
+        right.plot(runs[chosen].road.wait.max(-1), **style)
     left.set(xlabel="control step", ylabel="halting vehicles per intersection")
     right.set(xlabel="control step", ylabel="longest wait, s", yscale="symlog")
-    right.legend(fontsize=6)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside right upper", fontsize=7)
     figure.suptitle(f"{level}: the episode where the controllers differ most", fontsize=10)
     return figure
 
