@@ -29,7 +29,8 @@ def render(folder: Path) -> str:
         parts += detect_tables(ours.picked(path))
     for path in sorted(folder.glob("*/control.jsonl")):
         parts += control_tables(ours.picked(path))
-    for name, draw in (("etl", etl_table), ("train", train_table)):
+    speeds = {"etl": etl_table, "train": train_table, "scoring": speed_of_detection, "simulator": speed_of_the_road}
+    for name, draw in speeds.items():
         rows = results.read_rows(folder / "bench" / f"{name}.jsonl")
         parts += draw(rows) if rows else []
     return "\n".join(parts) + "\n"
@@ -167,6 +168,28 @@ def train_table(rows: list[dict]) -> list[str]:
     for row in {row["seeds"]: row for row in rows}.values():
         share = row["step_s"] / (row["seeds"] * row["single_s"])
         lines.append(f"| {row['seeds']} | {row['step_s']:.2f} | {share:.2f} |")
+    return [*lines, ""]
+
+
+def speed_of_detection(rows: list[dict]) -> list[str]:
+    """Milliseconds of one step and of a day."""
+    of = {row["call"]: row for row in rows}
+    step, day = of["step"], of["day"]
+    return [
+        f"**Detection, speed**: one step of {step['cells']} cells against {step['calibration']:,} calibration scores "
+        f"{1e3 * step['call_s']:.2f} ms, a day of {day['steps']} steps in one call {1e3 * day['call_s']:.1f} ms, "
+        f"{step['device']}.",
+        "",
+    ]
+
+
+def speed_of_the_road(rows: list[dict]) -> list[str]:
+    """Simulated seconds per second by backend and processes."""
+    lines = [f"**SUMO**, 4×4 grid, {rows[-1]['rate']:g} vehicles per hour, one process a core.", ""]
+    lines += ["| backend | processes | simulated s per s | control steps per s |", "|---|---|---|---|"]
+    for row in {(row["backend"], row["workers"]): row for row in rows}.values():
+        pace = f"{row['simulated_s_per_s']:.0f} | {row['steps_per_s']:.1f}"
+        lines.append(f"| {row['backend']} | {row['workers']} | {pace} |")
     return [*lines, ""]
 
 

@@ -1,6 +1,6 @@
 """Seconds to score and test one step of a city, and to score and test a whole day at once, on random residuals.
 
-    python experiments/bench/detect.py [--cells 293] [--calibration 40000] [--out results/bench/detect.jsonl]
+    python experiments/bench/detect.py [--cells 293] [--calibration 40000] [--out results/bench/scoring.jsonl]
 
 One step is what a live controller waits for: context, flow, p-values against sorted calibration scores, and BY over all
 cells. A day is 96 such steps in one call; the ratio says what the batch saves.
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--cells", type=int, default=293)
     parser.add_argument("--calibration", type=int, default=40_000, help="calibration scores to rank against")
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--out", type=Path, default=Path("results/bench/detect.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path("results/bench/scoring.jsonl"))
     args = parser.parse_args()
     timings = run(args)
     show(timings, args)
