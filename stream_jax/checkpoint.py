@@ -114,6 +114,9 @@ def _write(folder: Path, kind: str, checkpoint: System | ForecasterCheckpoint) -
     draft.mkdir(parents=True)
     with ocp.StandardCheckpointer() as writer:
         writer.save(draft / ARRAYS, {path: leaf for path, leaf in leaves.items() if leaf.size})
+    mark = draft / ARRAYS / "commit_success.txt"
+    if mark.exists():  # says where it was written, which is nobody's business; that it exists is enough
+        mark.write_text("committed\n")
     (draft / META).write_text(json.dumps(meta, indent=1, sort_keys=True))
     shutil.rmtree(folder, ignore_errors=True)
     draft.rename(folder.absolute())

@@ -57,6 +57,11 @@ def test_a_system_comes_back_to_the_bit(system, saved):
     assert loaded.config == SYSTEM and loaded.data_hash == HASH
 
 
+def test_a_checkpoint_does_not_tell_where_it_was_written(saved):
+    here = str(saved.parent).encode()
+    assert not [path for path in saved.rglob("*") if path.is_file() and here in path.read_bytes()]
+
+
 def test_a_forecaster_comes_back_to_the_bit_and_replaces_an_older_one(system, tmp_path):
     folder = tmp_path / "forecaster"
     kept = ForecasterCheckpoint(system.params.forecaster, system.conformal, SYSTEM.forecaster, HASH)
