@@ -20,6 +20,7 @@ from stream_jax.rl import lycon_wrl_plus, replay, verification, world_model
 from stream_jax.rl.agent import Agent, AgentConfig, SearchConfig
 from stream_jax.rl.episodes import Episode, flat_transitions
 from stream_jax.rl.lyapunov import LyapunovConfig
+from stream_jax.rl.lycon_wrl_plus import Collect
 from stream_jax.rl.objective import RewardConfig
 from stream_jax.rl.policy import PolicyConfig
 from stream_jax.rl.ppo import PPOConfig
@@ -99,6 +100,16 @@ def agent_config(name: str, preset: str, level: DemandLevel) -> AgentConfig:
     return dataclasses.replace(cfg, limits=limits, reward=reward, **changes)
 
 
+def learning_episodes(
+    seed: int, road: CityRoad, days: CityDays, vehicles_per_hour: float, folder: Path, workers: int, console: Console
+) -> Collect:
+    """What a learner of this seed, ours or a rival, collects its experience with."""
+    shown = console if console.is_terminal else None
+    return agent_road.collector(
+        road, days, LEARNING_PART, vehicles_per_hour, folder / "trips", workers, shown, offset=1_000_000 * seed
+    )
+
+
 def train_agent(
     seed: int,
     cfg: AgentConfig,
@@ -110,10 +121,7 @@ def train_agent(
     console: Console,
 ) -> tuple[Agent, list[dict]]:
     """A controller of one seed and its learning curve; goes on where a killed run stopped."""
-    shown = console if console.is_terminal else None
-    collect = agent_road.collector(
-        road, days, LEARNING_PART, vehicles_per_hour, folder / "trips", workers, shown, offset=1_000_000 * seed
-    )
+    collect = learning_episodes(seed, road, days, vehicles_per_hour, folder, workers, console)
     adjacency = jnp.asarray(agent_road.adjacency(road.network))
     fitted = lycon_wrl_plus.fit(jax.random.key(seed), collect, adjacency, cfg, folder / f"seed{seed}", progress=False)
     (folder / f"seed{seed}" / "curve.json").write_text(json.dumps(fitted.rows, indent=1, default=str))

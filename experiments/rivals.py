@@ -19,7 +19,7 @@ from rich.console import Console
 
 from experiments import agent_road, evaluation
 from experiments.agent_road import CityDays
-from experiments.agents import LEARNING_PART, RIVALS
+from experiments.agents import RIVALS, learning_episodes
 from experiments.baselines.control import cpo, ppo
 from experiments.baselines.control.cpo import CPOConfig
 from experiments.baselines.control.ppo import PPORivalConfig
@@ -115,10 +115,7 @@ def train_rival(
     console: Console,
 ) -> tuple[Any, list[Row]]:
     """A rival of one seed and its learning curve, on the days that our agent of that seed meets."""
-    shown = console if console.is_terminal else None
-    collect = agent_road.collector(
-        road, days, LEARNING_PART, vehicles_per_hour, folder / "trips", workers, shown, offset=1_000_000 * seed
-    )
+    collect = learning_episodes(seed, road, days, vehicles_per_hour, folder, workers, console)
     adjacency = jnp.asarray(agent_road.adjacency(road.network))
     fitted = fit(jax.random.key(seed), name, collect, adjacency, cfg, folder / f"seed{seed}")
     (folder / f"seed{seed}" / "curve.json").write_text(json.dumps(fitted.rows, indent=1, default=str))
