@@ -230,7 +230,7 @@ def _settle(
     if cfg.rolling_steps:
         cursor = (state.cursor + 1) % state.scores.shape[0]
         state = state._replace(scores=state.scores.at[state.cursor].set(new_scores), cursor=cursor)
-    radius = cluster_radius(state.scores, state.cluster, level)
+    radius = cluster_radius(state.scores, state.cluster, level, near=state.radius)
     return state._replace(level=level, radius=radius), error, arrived
 
 

@@ -3,15 +3,19 @@
 The quantile of Sec. "Spatially-Adaptive Conformal Calibration", Step 2, as the order statistic that it has to be.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 # (n + 1) * alpha is often a whole number; this much relative slack keeps float32 from falling just below it.
 RANK_SLACK = 2.0**-21
-# Non-negative floats sort as their bit patterns do, so 31 halvings find any order statistic exactly.
-FLOAT_BITS = 31
+# Non-negative floats sort as their bit patterns do, so at most 31 halvings find any order statistic exactly.
 INF_BITS = 0x7F800000
+NEAR_BITS = 1 << 14  # first step away from a guess: two parts in a thousand; then eight times as much, and so on
+LARGEST_STEP = NEAR_BITS * 8**4
+INT8_MAX = 127
 
 
 def conformal_rank(count: int | Array, alpha: float | Array) -> Array:
@@ -38,33 +42,61 @@ def cluster_mean(values: Array, mask: Array, cluster: Array, num_clusters: int) 
     return total / jnp.maximum(count, 1), count > 0
 
 
-def cluster_radius(scores: Array, cluster: Array, alpha: Array) -> Array:
+def cluster_radius(scores: Array, cluster: Array, alpha: Array, near: Array | None = None) -> Array:
     """Conformal radius of every cluster and horizon at its own level.
 
     Args:
         scores: [R, H, N] non-negative, +inf where there is no score.
         cluster: [N] cluster of each cell.
         alpha: [C, H] miscoverage levels.
+        near: [C, H] where to look first, such as the radii of a step ago; the result does not depend on it.
     """
     num_clusters = alpha.shape[0]
-    bits = jax.lax.bitcast_convert_type(scores, jnp.int32)
+    blocks = _blocks(jax.lax.bitcast_convert_type(scores, jnp.int32))
 
-    def count_up_to(limit: Array) -> Array:  # [C, H] -> [C, H]
-        below = jnp.sum(bits <= limit[cluster].T, axis=0, dtype=jnp.int32)  # [H, N]
-        return cluster_sum(below, cluster, num_clusters)
+    def count_up_to(limit: Array) -> Array:  # [C, H] -> [C, H], limit below INF_BITS
+        each = jax.lax.optimization_barrier(limit[cluster].T + 0)  # [H, N]; else it is looked up once per score
+        few = jnp.sum((blocks <= each).astype(jnp.int8), axis=1, dtype=jnp.int8)  # [B, H, N]
+        return cluster_sum(jnp.sum(few, axis=0, dtype=jnp.int32), cluster, num_clusters)
 
     count = count_up_to(jnp.full(alpha.shape, INF_BITS - 1, jnp.int32))
     rank = conformal_rank(count, alpha)
+    possible = (rank >= 1) & (rank <= count)
 
-    def halve(_: int, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = bracket
-        middle = low + (high - low) // 2
-        reached = count_up_to(middle) >= rank
-        return jnp.where(reached, low, middle + 1), jnp.where(reached, middle, high)
+    def narrow(search: _Bracket) -> _Bracket:
+        low, high, at, step = search
+        reached = count_up_to(at) >= rank
+        low, high = jnp.where(reached, low, at + 1), jnp.where(reached, at, high)
+        # Steps away from the guess grow until the answer lies between two of them; from then on it is halved.
+        away = jnp.where(reached, at - jnp.minimum(step, at - low), at + jnp.minimum(step, high - 1 - at))
+        open_ended = jnp.where(reached, low == 0, high == INF_BITS) & (step < LARGEST_STEP)
+        at = jnp.where(open_ended, away, low + (high - low) // 2)
+        return _Bracket(low, high, at, 8 * jnp.minimum(step, LARGEST_STEP // 8))
 
-    start = (jnp.zeros(alpha.shape, jnp.int32), jnp.full(alpha.shape, INF_BITS, jnp.int32))
-    _, high = jax.lax.fori_loop(0, FLOAT_BITS, halve, start)
-    return radius_at_rank(jax.lax.bitcast_convert_type(high, jnp.float32), rank, count)
+    empty, full = jnp.zeros(alpha.shape, jnp.int32), jnp.full(alpha.shape, INF_BITS, jnp.int32)
+    start = _Bracket(empty, full, full // 2, jnp.full_like(full, LARGEST_STEP))
+    if near is not None:
+        guess = jnp.where(jnp.isfinite(near) & (near >= 0), near, 1.0).astype(jnp.float32)
+        start = _Bracket(empty, full, jax.lax.bitcast_convert_type(guess, jnp.int32), jnp.full_like(full, NEAR_BITS))
+    found = jax.lax.while_loop(lambda search: jnp.any(possible & (search.low < search.high)), narrow, start)
+    return radius_at_rank(jax.lax.bitcast_convert_type(found.high, jnp.float32), rank, count)
+
+
+class _Bracket(NamedTuple):
+    """Bit patterns [C, H]: the answer is at least `low` and at most `high`, and `at` is tried next."""
+
+    low: Array
+    high: Array
+    at: Array
+    step: Array
+
+
+def _blocks(bits: Array) -> Array:
+    """[R, H, N] -> [B, 127 or fewer, H, N], filled up with +inf: counts within a block fit into a byte."""
+    num_blocks = -(-bits.shape[0] // INT8_MAX)
+    size = -(-bits.shape[0] // num_blocks)
+    filler = jnp.full((num_blocks * size - bits.shape[0], *bits.shape[1:]), INF_BITS, jnp.int32)
+    return jnp.concatenate([bits, filler]).reshape(num_blocks, size, *bits.shape[1:])
 
 
 def cluster_p_value(scores: Array, cluster: Array, new: Array, num_clusters: int) -> Array:

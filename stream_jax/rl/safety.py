@@ -94,11 +94,10 @@ def choose(
 ) -> tuple[Array, Certificate]:
     """The same for any model of the road and any Lyapunov function."""
     if cfg.mode == "hard":
-        candidates, source = _candidates(next_fn, value_fn, x, proposed, previous, limits, cfg)
+        candidates, after, source = _candidates(next_fn, value_fn, x, proposed, previous, limits, cfg)
     else:
-        candidates, source = proposed[None], jnp.array([POLICY])
+        candidates, after, source = proposed[None], value_fn(next_fn(proposed))[None], jnp.array([POLICY])
     now, violated = value_fn(x), violation(x, limits)
-    after = jax.vmap(lambda action: value_fn(next_fn(action)))(candidates)  # [J]
     # The margin is the same for all, so that leaving it out keeps the ranking finite when the margin is not.
     bare = lyapunov.shortfall(now, after, 0.0, violated, lyapunov_cfg)
     feasible = bare + margin <= 0.0
@@ -128,21 +127,25 @@ def longest_queue_plan(x: Array, amount: float) -> Array:
 
 def _candidates(
     next_fn: NextFn, value_fn: ValueFn, x: Array, proposed: Array, previous: Array, limits: Limits, cfg: SafetyConfig
-) -> tuple[Array, Array]:
-    """All actions considered [J, I, 9] and where each comes from [J]; the proposal is first and wins every tie."""
+) -> tuple[Array, Array, Array]:
+    """All actions considered [J, I, 9], L after each [J] and where each comes from [J].
 
-    def objective(action: Array) -> Array:
+    The proposal is first and wins every tie.
+    """
+
+    def objective(action: Array) -> tuple[Array, Array]:
         predicted = next_fn(action)
-        return value_fn(predicted) + cfg.violation_weight * violation(predicted, limits)
+        after = value_fn(predicted)
+        return after + cfg.violation_weight * violation(predicted, limits), after
 
-    def descend(action: Array, _: None) -> tuple[Array, Array]:
-        gradient = jax.grad(objective)(action)
+    def descend(action: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
+        gradient, after = jax.grad(objective, has_aux=True)(action)
         # Scaled by its largest entry: L is a mean over the grid, whose gradient in one action shrinks with its size.
         step = cfg.step * gradient / jnp.maximum(jnp.abs(gradient).max(), EPS)
-        moved = jnp.clip(action - step, -1.0, 1.0)
-        return moved, moved
+        return jnp.clip(action - step, -1.0, 1.0), (action, after)
 
-    _, iterates = jax.lax.scan(descend, proposed, None, length=cfg.num_projections)
-    fallbacks = jnp.stack([previous, jnp.zeros_like(proposed), longest_queue_plan(x, cfg.longest_queue_raise)])
+    last, (iterates, judged) = jax.lax.scan(descend, proposed, None, length=cfg.num_projections)
+    rest = jnp.stack([last, previous, jnp.zeros_like(proposed), longest_queue_plan(x, cfg.longest_queue_raise)])
+    after = jax.vmap(lambda action: value_fn(next_fn(action)))(rest)
     source = [POLICY] + [PROJECTED] * cfg.num_projections + [PREVIOUS, DEFAULT_PLAN, LONGEST_QUEUE]
-    return jnp.concatenate([proposed[None], iterates, fallbacks]), jnp.array(source, jnp.int32)
+    return jnp.concatenate([iterates, rest]), jnp.concatenate([judged, after]), jnp.array(source, jnp.int32)

@@ -19,7 +19,7 @@ class WorldConfig:
     """Members and horizon are the paper's; sizes, bounds and the residual form are ours."""
 
     members: int = 5
-    hidden: int = 256
+    hidden: int = 64  # for one intersection: all of them share the network
     layers: int = 2
     horizon: int = 15  # control steps of an imagined rollout
     activation: str = "tanh"  # has slope 1 at its origin, so that a bounded norm still passes small signals whole

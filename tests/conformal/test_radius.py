@@ -13,7 +13,7 @@ from stream_jax.conformal.intervals import (
     interval_at,
     masked_conformal_radius,
 )
-from stream_jax.conformal.order_statistics import conformal_rank
+from stream_jax.conformal.order_statistics import cluster_radius, conformal_rank
 from stream_jax.types import Forecast
 
 
@@ -55,6 +55,25 @@ def test_a_level_of_zero_or_less_is_the_whole_line_and_of_one_or_more_the_empty_
     labels = jnp.array([0.0, 5.0, 1e6])
     assert contains(interval_at(jnp.inf, forecast), labels).all()
     assert not contains(interval_at(-jnp.inf, forecast), labels).any()
+
+
+@pytest.mark.parametrize("rows", [1, 126, 127, 128, 300])  # counts are summed in blocks of at most 127 rows
+def test_pooled_radii_are_the_order_statistics_wherever_the_search_begins(rows):
+    rng = np.random.default_rng(rows)
+    scores = np.abs(rng.standard_t(3, (rows, 2, 7))).astype(np.float32)
+    scores[rng.random(scores.shape) < 0.1] = np.inf
+    scores[:, 1, 3] = 0.0  # ties, at the smallest score there is
+    cluster = np.array([0, 0, 1, 1, 1, 2, 2])
+    alpha = np.array([[0.1, 0.5], [0.02, 0.97], [0.3, 1e-3]], np.float32)
+    expected = np.empty_like(alpha)
+    for c, h in np.ndindex(alpha.shape):
+        pool = np.sort(scores[:, h, cluster == c].ravel())
+        pool = pool[np.isfinite(pool)]
+        rank = int(conformal_rank(len(pool), alpha[c, h]))
+        expected[c, h] = np.inf if rank > len(pool) else -np.inf if rank < 1 else pool[rank - 1]
+    near = [None, *(jnp.full(alpha.shape, guess) for guess in (0.0, 1e-30, 1.0, 1e30, np.inf, np.nan))]
+    for guess in [*near, expected, 1.001 * expected]:
+        np.testing.assert_array_equal(jax.jit(cluster_radius)(scores, cluster, alpha, guess), expected)
 
 
 @pytest.mark.parametrize("n", [9, 19, 50])
