@@ -1,8 +1,9 @@
-"""Finds the gains of the reaction by driving the same episodes twice, with a change of them and with its opposite.
+"""Finds the gains of the reaction by driving the same episodes twice, with changes of them and with their opposites.
 
 Before Algorithm 1, Phase 4; the paper starts from random weights. What a plan does is small beside what the traffic of
 an hour does, and an advantage has to tell the two apart. Two drives of one episode share its traffic, so that their
-difference is the plan's: an evolution strategy with antithetic pairs, in twelve dimensions.
+difference is the plan's: an evolution strategy with antithetic pairs, in twelve dimensions. Every intersection tries a
+change of its own and is judged by its own neighbourhood, so that an episode tells as much as it has intersections.
 """
 
 import dataclasses
@@ -15,15 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from stream_jax.rl import objective, replay
+from stream_jax.rl import objective, policy, replay
 from stream_jax.rl.agent import Agent, AgentConfig, act
-from stream_jax.rl.constraints import costs
 from stream_jax.rl.episodes import Episode
 from stream_jax.rl.reaction import GREEN_TERMS, GUARD_TERMS
 from stream_jax.rl.safety import SafetyConfig
 from stream_jax.rl.state import make_state
 
-Kept = Callable[[int, Callable[[], np.ndarray]], np.ndarray]  # generation, how to get its scores -> scores [2, pairs]
+Kept = Callable[[int, Callable[[], np.ndarray]], np.ndarray]  # generation, how to get its scores -> [2, pairs, I]
+LARGE = 0.8  # quantile of the differences from which they all count the same
 NAMES = (*(f"green_{name}" for name in GREEN_TERMS), *(f"guard_{name}" for name in GUARD_TERMS))
 
 
@@ -37,15 +38,16 @@ def find_gains(
         kept: reads a generation's scores back, or gets and keeps them.
     """
     plan, rows = cfg.search, []
+    shape = (plan.pairs, adjacency.shape[0], len(NAMES))
     for generation in range(plan.generations):
-        draws = jax.random.normal(jax.random.fold_in(key, generation), (plan.pairs, len(NAMES)))
+        draws = jax.random.normal(jax.random.fold_in(key, generation), shape)
         first = plan.first_seed + generation * plan.pairs
 
         def both(agent: Agent = agent, draws: Array = draws, first: int = first) -> np.ndarray:
             steps = [_varied(agent, sign * plan.spread * draws, first, adjacency, cfg) for sign in (1.0, -1.0)]
-            return np.stack([scores(collect(step, plan.pairs, first), cfg) for step in steps])
+            return np.stack([scores(collect(step, plan.pairs, first), adjacency, cfg) for step in steps])
 
-        found = kept(generation, both)  # [2, pairs]
+        found = kept(generation, both)  # [2, pairs, I]
         agent = with_gains(agent, gains_of(agent) + plan.rate * ascent(found[0] - found[1], draws, plan.spread))
         named = {name: float(gain) for name, gain in zip(NAMES, gains_of(agent), strict=True)}
         rows.append({"kind": "search", "iteration": generation, "score": float(found.mean())} | named)
@@ -53,18 +55,19 @@ def find_gains(
 
 
 def ascent(difference: Array, draws: Array, spread: float) -> Array:
-    """[G] the step that the pairs' differences [K] ask for along their draws [K, G].
+    """[G] the step that the pairs' differences [K, I] ask for along their draws [K, I, G].
 
-    Differences are limited to the size of their median: one hour that tips over into gridlock must not decide alone.
+    Most places are half empty whatever the plan is, and their differences are small; the largest fifth are all taken to
+    be of one size: an hour that tips over into gridlock must not decide alone.
     """
-    size = jnp.median(jnp.abs(difference))
+    size = jnp.quantile(jnp.abs(difference), LARGE)
     vote = jnp.clip(difference / jnp.maximum(size, 1e-9), -1.0, 1.0)
-    return spread * (vote @ draws) / draws.shape[0]
+    return spread * jnp.einsum("ki,kig->g", vote, draws) / jnp.maximum(jnp.abs(vote).sum(), 1e-9)
 
 
-def scores(episodes: list[Episode], cfg: AgentConfig) -> np.ndarray:
-    """[K] mean traffic reward of each episode minus the price of its violations."""
-    return np.asarray(_scores(replay.stack(episodes).x[:, 1:], cfg))
+def scores(episodes: list[Episode], adjacency: Array, cfg: AgentConfig) -> np.ndarray:
+    """[K, I] mean traffic reward of each neighbourhood minus the price of its part in violations."""
+    return np.asarray(_scores(replay.stack(episodes).x[:, 1:], adjacency, cfg))
 
 
 def gains_of(agent: Agent) -> Array:
@@ -80,7 +83,7 @@ def with_gains(agent: Agent, gains: Array) -> Agent:
 
 
 def _varied(agent: Agent, offsets: Array, first: int, adjacency: Array, cfg: AgentConfig) -> Any:
-    """A policy step in which the episode of seed `first + k` is driven with offset k of the gains [K, G]."""
+    """A policy step in which the episode of seed `first + k` is driven with the changes k of the gains [K, I, G]."""
     unfiltered = dataclasses.replace(cfg, safety=SafetyConfig(mode="none"))
 
     def step(seeds: np.ndarray, _: Any, x: Array, view: Any, plan: Array, clock: Array) -> Any:
@@ -94,17 +97,24 @@ def _varied(agent: Agent, offsets: Array, first: int, adjacency: Array, cfg: Age
 def _drive(offsets: Array, agent: Agent, seen: tuple, adjacency: Array, cfg: AgentConfig) -> Any:
     def one(offset: Array, x: Array, view: Any, plan: Array, clock: Array) -> Any:
         state = make_state(x, view, plan, clock, cfg.state)
-        mine = with_gains(agent, gains_of(agent) + offset)
-        return act(jax.random.key(0), mine, state, plan, adjacency, cfg, explore=False)
+        usual = act(jax.random.key(0), agent, state, plan, adjacency, cfg, explore=False)
+
+        def with_change(change: Array) -> Array:
+            varied = with_gains(agent, gains_of(agent) + change)
+            return policy.mean_action(varied.policy, state, adjacency, cfg.policy)
+
+        everywhere = jax.vmap(with_change)(offset)  # [I, I, 9], of which each intersection takes its own
+        mine = jnp.einsum("iia->ia", everywhere)
+        return usual._replace(action=mine, proposed=mine)
 
     return jax.vmap(one)(offsets, *seen)
 
 
 @partial(jax.jit, static_argnames="cfg")
-def _scores(x: Array, cfg: AgentConfig) -> Array:
-    def step(x: Array) -> Array:
-        paid = objective.traffic(x, cfg.reward).mean()
-        charged = objective.saturated(costs(x, cfg.limits), cfg.reward).sum()
-        return jnp.maximum(paid, -cfg.search.worst) - cfg.search.price * charged
+def _scores(x: Array, adjacency: Array, cfg: AgentConfig) -> Array:
+    def step(x: Array) -> Array:  # [I]
+        paid = jnp.maximum(objective.traffic(x, cfg.reward), -cfg.search.worst)
+        charged = objective.saturated(objective.local_costs(x, cfg.limits), cfg.reward).sum(-1)
+        return objective.share(paid - cfg.search.price * charged, adjacency)
 
     return jax.vmap(jax.vmap(step))(x).mean(1)

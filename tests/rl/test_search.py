@@ -68,11 +68,11 @@ def test_gains_move_the_action_and_without_them_it_is_the_default_plan():
 
 
 def test_a_step_goes_up_a_slope_and_one_gridlock_does_not_turn_it():
-    slope, draws = jnp.arange(1.0, 13.0), jax.random.normal(KEY, (64, 12))
+    slope, draws = jnp.arange(1.0, 13.0), jax.random.normal(KEY, (16, 4, 12))
     honest = search.ascent(2.0 * draws @ slope, draws, 0.3)
-    # E[sign-like vote times draw] is along the slope; 64 pairs in 12 dimensions leave an angle, not a right one.
+    # E[vote times draw] is along the slope; 64 differences in 12 dimensions leave an angle, not a right one.
     assert float(honest @ slope) > 0.8 * float(jnp.linalg.norm(honest) * jnp.linalg.norm(slope))
-    tipped = search.ascent((2.0 * draws @ slope).at[0].set(-1e6), draws, 0.3)
+    tipped = search.ascent((2.0 * draws @ slope).at[0, 0].set(-1e6), draws, 0.3)
     assert float(tipped @ slope) > 0.75 * float(jnp.linalg.norm(tipped) * jnp.linalg.norm(slope))
 
 
@@ -82,7 +82,7 @@ def test_the_search_finds_green_for_queues_on_the_toy_road():
 
     def driven(one):
         step = lycon.policy_step(KEY, one, ADJACENCY, UNFILTERED, explore=False)
-        return search.scores(toy_road.collect(step, 16, 77), UNFILTERED)
+        return search.scores(toy_road.collect(step, 16, 77), ADJACENCY, UNFILTERED)
 
     assert (driven(agent) > driven(start())).all()  # same 16 roads, none of them searched on
     assert rows[-1]["green_longer"] > 0  # the two busy phases of toy_road want more than the default plan gives
@@ -105,12 +105,26 @@ def test_kept_scores_are_not_driven_again_and_give_the_same_gains(tmp_path):
     chex.assert_trees_all_equal(again, first)
 
 
-def test_each_episode_is_driven_by_its_own_change():
-    offsets = jnp.zeros((2, reaction.GAINS)).at[1, GAIN["guard_always"]].set(0.4)
+def test_each_intersection_of_each_episode_is_driven_by_its_own_change():
+    offsets = jnp.zeros((2, 4, reaction.GAINS)).at[1, 2, GAIN["guard_always"]].set(0.4)
     step = search._varied(start(), offsets, 50, ADJACENCY, UNFILTERED)
     plain, changed = toy_road.collect(step, 2, 50)
     assert np.abs(plain.proposed).max() == 0.0
-    np.testing.assert_allclose(changed.proposed[..., 8], np.tanh(0.4), rtol=1e-6)
+    expected = np.where(np.arange(4) == 2, np.tanh(0.4), 0.0)
+    np.testing.assert_allclose(
+        changed.proposed[..., 8], np.broadcast_to(expected, changed.proposed.shape[:2]), rtol=1e-6
+    )
+
+
+def test_a_place_is_judged_by_what_happens_near_it():
+    road = toy_road.collect(lycon.policy_step(KEY, start(), ADJACENCY, UNFILTERED, explore=False), 1, 5)[0]
+    fuller = road._replace(x=np.asarray(road.x) + np.where(np.arange(4) == 0, 0.2, 0.0)[None, :, None])
+    # Without prices: whether a limit is broken depends on the whole network.
+    free = dataclasses.replace(UNFILTERED, search=dataclasses.replace(SEARCH, price=0.0))
+    before, after = (search.scores([one], ADJACENCY, free)[0] for one in (road, fuller))
+    near = (np.asarray(ADJACENCY)[0] > 0) | (np.arange(4) == 0)
+    assert (after[near] < before[near]).all()
+    np.testing.assert_array_equal(after[~near], before[~near])
 
 
 def test_settings_that_cannot_be_searched_with_are_refused():
