@@ -86,7 +86,7 @@ class LearnedControllers:
     def _train(self, name: str, seed: int, level: DemandLevel) -> tuple[Agent, list[dict]]:
         cfg = agents.agent_config(name, self.preset, level)
         rate = agents.DENSER * vehicles_per_hour(level, self.road)
-        place = self.folder / "agents" / level.name / self._place(name, level)
+        place = self.folder / "agents" / self._circumstances(level) / self._place(name, level)
         place.mkdir(parents=True, exist_ok=True)
         described = rivals.as_dict(name, cfg) if name in RIVALS else dataclasses.asdict(cfg)
         (place / "config.json").write_text(json.dumps(described, indent=1))
@@ -100,14 +100,18 @@ class LearnedControllers:
     def _place(self, name: str, level: DemandLevel) -> str:
         """A folder name that changes with whatever an agent is learned from."""
         cfg = agents.agent_config(name, self.preset, level)
-        digest = hashlib.sha256(
-            repr((cfg, agents.DENSER * vehicles_per_hour(level, self.road), self.road.planner.cfg)).encode()
-        )
+        digest = hashlib.sha256(f"{cfg!r} {self._circumstances(level)}".encode())
         if name in RIVALS:
             digest.update(repr(rivals.settings(name, cfg)).encode())
+        return f"{name.replace(':', '-')}-{digest.hexdigest()[:10]}"
+
+    def _circumstances(self, level: DemandLevel) -> str:
+        """A folder name that changes with the demand, the road and what the city says."""
+        rate = agents.DENSER * vehicles_per_hour(level, self.road)
+        digest = hashlib.sha256(repr((rate, self.road.planner.cfg)).encode())
         for leaf in jax.tree.leaves(self.days.view):
             digest.update(np.ascontiguousarray(leaf))
-        return f"{name.replace(':', '-')}-{digest.hexdigest()[:10]}"
+        return f"{level.name}-{digest.hexdigest()[:10]}"
 
     def _keep(self, agent: Agent, cfg: AgentConfig) -> None:
         """The whole trained system with the recording that it starts from, for control.py and verify.py."""

@@ -1,6 +1,7 @@
 """LyCon-WRL+ and its ablations on the road: trained for each seed, then evaluated like every other controller."""
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from experiments.road import CityRoad
 from sim.demand import DemandLevel
 from sim.session import Scenario
 from stream_jax.fit import TrainConfig
-from stream_jax.rl import lycon_wrl_plus, replay, verification, world_model
+from stream_jax.rl import lycon_wrl_plus, replay, search, verification, world_model
 from stream_jax.rl.agent import Agent, AgentConfig, SearchConfig
 from stream_jax.rl.episodes import Episode, flat_transitions
 from stream_jax.rl.lyapunov import LyapunovConfig
@@ -122,7 +123,16 @@ def train_agent(
     """A controller of one seed and its learning curve; goes on where a killed run stopped."""
     collect = learning_episodes(seed, road, days, vehicles_per_hour, folder, workers, console)
     adjacency = jnp.asarray(agent_road.adjacency(road.network))
-    fitted = lycon_wrl_plus.fit(jax.random.key(seed), collect, adjacency, cfg, folder / f"seed{seed}", progress=False)
+    # Agents that search alike find each other's scores: folders of one road, demand and city have the same parent.
+    searched = hashlib.sha256(repr(search.settings(cfg)).encode()).hexdigest()[:10]
+    fitted = lycon_wrl_plus.fit(
+        jax.random.key(seed),
+        collect,
+        adjacency,
+        cfg,
+        folder / f"seed{seed}",
+        search_dir=folder.parent / f"search-{searched}" / f"seed{seed}",
+    )
     (folder / f"seed{seed}" / "curve.json").write_text(json.dumps(fitted.rows, indent=1, default=str))
     return fitted.agent, fitted.rows
 

@@ -44,7 +44,7 @@ class RivalState(NamedTuple):
     learner: Any
     units: Units
     best: Any  # learner, on the validation episodes
-    best_score: Array  # [2] its share of safe episodes and its mean reward, compared in this order
+    best_score: Array  # [2] its `verification.merit`, compared in this order
     iteration: Array  # [] int32, iterations done
 
 
@@ -170,7 +170,7 @@ def _validated(
     episodes = replay.stack(collect(step, cfg.validation_episodes, cfg.validation_seed))
     measured = _performance(episodes, cfg=cfg)
     row = {"kind": "validation", "iteration": int(state.iteration)} | verification.summary(measured)
-    score = np.array([measured.safe, measured.reward], np.float32)
+    score = verification.merit(measured)
     # A controller that fails to act has no costs to show, and would look safe.
     if np.isfinite(score).all() and tuple(score) > tuple(np.asarray(state.best_score)):
         state = state._replace(best=state.learner, best_score=jnp.asarray(score))

@@ -20,9 +20,10 @@ Row = dict[str, Any]
 class AgentStore:
     """One folder; without a folder nothing is kept."""
 
-    def __init__(self, folder: Path | str | None, fingerprint: str) -> None:
+    def __init__(self, folder: Path | str | None, fingerprint: str, search_folder: Path | str | None = None) -> None:
         self.fingerprint = fingerprint
         self.folder = None if folder is None else Path(folder).absolute()
+        self.search_folder = Path(search_folder) if search_folder else self.folder and self.folder / "search"
         options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
         self.manager = None if folder is None else ocp.CheckpointManager(self.folder / "state", options=options)
 
@@ -67,9 +68,9 @@ class AgentStore:
 
     def scores(self, generation: int, get: Callable[[], np.ndarray]) -> np.ndarray:
         """The scores of a generation of the search: from disk if they are there, else made and kept."""
-        if self.folder is None:
+        if self.search_folder is None:
             return get()
-        path = self.folder / "search" / f"scores_{generation:04d}.npy"
+        path = self.search_folder / f"scores_{generation:04d}.npy"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = path.with_suffix(".partial.npy")

@@ -44,7 +44,7 @@ class AgentState(NamedTuple):
     multipliers: Array  # [3]
     reward_unit: Array  # [2] of the first episodes: a unit must not move while values are learned in it
     best: Agent  # on the validation episodes
-    best_score: Array  # [2] its share of safe episodes and its mean reward, compared in this order
+    best_score: Array  # [2] its `verification.merit`, compared in this order
     iteration: Array  # [] int32, iterations done
 
 
@@ -63,6 +63,7 @@ def fit(
     cfg: AgentConfig,
     checkpoint_dir: Path | str | None = None,
     progress: bool = False,
+    search_dir: Path | str | None = None,
 ) -> Fitted:
     """Learns by `cfg.iterations` rounds of collecting and improving.
 
@@ -71,8 +72,9 @@ def fit(
 
     Args:
         adjacency: [I, I] row-normalised, who is next to whom.
+        search_dir: keeps the search's scores, for agents of one key that are equal in `search.settings`.
     """
-    store = AgentStore(checkpoint_dir, _fingerprint(key, adjacency, cfg))
+    store = AgentStore(checkpoint_dir, _fingerprint(key, adjacency, cfg), search_dir)
     start_key, drive_key, learn_key = jax.random.split(key, 3)
     state, rows = store.restore(start(start_key, adjacency, cfg))
 
@@ -207,7 +209,7 @@ def _validated(
     row = {"kind": "validation", "iteration": int(state.iteration)} | verification.summary(measured)
     if bool(state.agent.fitted):
         row |= verification.verify(state.agent, episodes, adjacency, cfg)
-    score = np.array([measured.safe, measured.reward], np.float32)
+    score = verification.merit(measured)
     # A controller that fails to act has no costs to show, and would look safe.
     if np.isfinite(score).all() and tuple(score) > tuple(np.asarray(state.best_score)):
         state = state._replace(best=state.agent, best_score=jnp.asarray(score))

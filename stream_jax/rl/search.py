@@ -54,6 +54,12 @@ def find_gains(
     return agent, rows
 
 
+def settings(cfg: AgentConfig) -> tuple:
+    """What the search depends on: agents that are equal in it, key and road may share its scores."""
+    paid = cfg.reward.served, cfg.reward.queue, cfg.reward.delay, cfg.reward.cost_sharpness
+    return cfg.search, cfg.state, cfg.policy, cfg.limits, cfg.forecast_horizon, paid
+
+
 def ascent(difference: Array, draws: Array, spread: float) -> Array:
     """[G] the step that the pairs' differences [K, I] ask for along their draws [K, I, G].
 

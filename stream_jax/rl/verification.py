@@ -52,6 +52,11 @@ def performance(episodes: Episode, cfg: AgentConfig) -> Performance:
     )
 
 
+def merit(measured: Performance) -> np.ndarray:
+    """[2] what controllers are chosen by: fewest violating steps, then reward. A few safe episodes are too coarse."""
+    return np.array([-measured.violating, measured.reward], np.float32)
+
+
 def drift_terms(agent: Agent, episodes: Episode, adjacency: Array, cfg: AgentConfig) -> DriftTerms:
     """What the drift bound of an agent needs, leaves [E, T]; the actions are those that were executed."""
     value = partial(lyapunov.value, agent.lyapunov, cfg=cfg.lyapunov)

@@ -105,6 +105,16 @@ def test_kept_scores_are_not_driven_again_and_give_the_same_gains(tmp_path):
     chex.assert_trees_all_equal(again, first)
 
 
+def test_agents_that_search_alike_share_scores_and_others_do_not():
+    def changed(**parts):
+        return search.settings(dataclasses.replace(UNFILTERED, **parts))
+
+    hard = dataclasses.replace(CFG.reward, soft_lyapunov=1.0, anomaly=0.0)  # neither moves a score
+    assert changed(safety=SafetyConfig(mode="hard"), reward=hard, iterations=9) == changed()
+    assert changed(state=dataclasses.replace(CFG.state, use_uncertainty=False)) != changed()
+    assert changed(reward=dataclasses.replace(CFG.reward, queue=9.0)) != changed()
+
+
 def test_each_intersection_of_each_episode_is_driven_by_its_own_change():
     offsets = jnp.zeros((2, 4, reaction.GAINS)).at[1, 2, GAIN["guard_always"]].set(0.4)
     step = search._varied(start(), offsets, 50, ADJACENCY, UNFILTERED)
