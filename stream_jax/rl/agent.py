@@ -32,15 +32,16 @@ class SearchConfig:
 
     generations: int = 0  # 0 leaves the gains to PPO
     pairs: int = 8  # episodes of a generation, each driven twice
-    spread: float = 0.3  # of the changes that are tried
-    rate: float = 1.5  # of a generation's step, in changes
+    spread: float = 0.6  # of the changes that are tried
+    common: float = 0.5  # share of their variance that all intersections have in common: a gridlock is no one's alone
+    rate: float = 0.8  # of a generation's step, in changes
     price: float = 1.0  # of a violation against the reward
     worst: float = 3.0  # rewards below it are gridlocks, and all gridlocks are alike
     first_seed: int = 600_000
 
     def __post_init__(self) -> None:
-        if self.generations < 0 or self.pairs < 1 or self.spread <= 0:
-            raise ValueError("a search needs at least 0 generations, 1 pair and a positive spread")
+        if self.generations < 0 or self.pairs < 1 or self.spread <= 0 or not 0 <= self.common <= 1:
+            raise ValueError("a search needs 0 or more generations, 1 pair, a positive spread and common inside [0, 1]")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,8 +16,8 @@ from stream_jax.types import RLState
 GREEN_TERMS = ("left", "through", "longer", "shorter", "longer_crowded", "shorter_crowded")
 GUARD_TERMS = ("always", "crowded", "waited", "growth", "doubt", "anomaly")
 GAINS = len(GREEN_TERMS) + len(GUARD_TERMS)
-CROWDED = 0.6  # longest queue of a phase, in 10 vehicles, from which an intersection begins to be crowded
-LONG_WAIT = 0.5  # in 120 s
+CROWDED, FULL = 0.6, 1.1  # longest queue of a phase, in 10 vehicles, where an intersection begins to be and is crowded
+LONG_WAIT, LIMIT_WAIT = 0.5, 1.0  # in 120 s
 SMALL = 0.1  # one vehicle: queues below it are all alike
 
 
@@ -29,7 +29,7 @@ def terms(state: RLState) -> Array:
     usual = queue.mean(-1, keepdims=True)
     longer = jnp.clip((queue - usual) / (usual + SMALL), 0.0, 2.0)  # [I, 8]
     shorter = jnp.clip((usual - queue) / (usual + SMALL), 0.0, 1.0)
-    crowded = jnp.clip(queue.max(-1) - CROWDED, 0.0, 1.0)  # [I]
+    crowded = jnp.clip((queue.max(-1) - CROWDED) / (FULL - CROWDED), 0.0, 1.0)  # [I]
     is_left = jnp.broadcast_to(jnp.arange(PHASES) % 2 == 0, queue.shape).astype(queue.dtype)
     greens = jnp.stack(
         [is_left, 1.0 - is_left, longer, shorter, longer * crowded[:, None], shorter * crowded[:, None]], axis=-1
@@ -38,7 +38,7 @@ def terms(state: RLState) -> Array:
     guard = [
         jnp.ones_like(wait),
         crowded,
-        jnp.clip(wait - LONG_WAIT, 0.0, 1.0),
+        jnp.clip((wait - LONG_WAIT) / (LIMIT_WAIT - LONG_WAIT), 0.0, 1.0),
         jnp.clip(last / jnp.maximum(first, SMALL) - 1.0, -1.0, 1.0),
         jnp.clip(state.sigma.mean(-1) / jnp.maximum(state.mean.mean(-1), SMALL), 0.0, 1.0),
         state.anomalous.astype(wait.dtype),

@@ -2,8 +2,8 @@
 
 Before Algorithm 1, Phase 4; the paper starts from random weights. What a plan does is small beside what the traffic of
 an hour does, and an advantage has to tell the two apart. Two drives of one episode share its traffic, so that their
-difference is the plan's: an evolution strategy with antithetic pairs, in twelve dimensions. Every intersection tries a
-change of its own and is judged by its own neighbourhood, so that an episode tells as much as it has intersections.
+difference is the plan's: an evolution strategy with antithetic pairs, in twelve dimensions. A part of every change is the
+intersection's own, and each is judged by its own neighbourhood, so that an episode tells more than one thing.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 
 from stream_jax.rl import objective, policy, replay
-from stream_jax.rl.agent import Agent, AgentConfig, act
+from stream_jax.rl.agent import Agent, AgentConfig, SearchConfig, act
 from stream_jax.rl.episodes import Episode
 from stream_jax.rl.reaction import GREEN_TERMS, GUARD_TERMS
 from stream_jax.rl.safety import SafetyConfig
@@ -38,9 +38,8 @@ def find_gains(
         kept: reads a generation's scores back, or gets and keeps them.
     """
     plan, rows = cfg.search, []
-    shape = (plan.pairs, adjacency.shape[0], len(NAMES))
     for generation in range(plan.generations):
-        draws = jax.random.normal(jax.random.fold_in(key, generation), shape)
+        draws = changes(jax.random.fold_in(key, generation), adjacency.shape[0], plan)
         first = plan.first_seed + generation * plan.pairs
 
         def both(agent: Agent = agent, draws: Array = draws, first: int = first) -> np.ndarray:
@@ -52,6 +51,14 @@ def find_gains(
         named = {name: float(gain) for name, gain in zip(NAMES, gains_of(agent), strict=True)}
         rows.append({"kind": "search", "iteration": generation, "score": float(found.mean())} | named)
     return agent, rows
+
+
+def changes(key: Array, intersections: int, cfg: SearchConfig) -> Array:
+    """[K, I, G] of unit variance, of which `cfg.common` is the same for all intersections of an episode."""
+    own_key, common_key = jax.random.split(key)
+    own = jax.random.normal(own_key, (cfg.pairs, intersections, len(NAMES)))
+    everyone = jax.random.normal(common_key, (cfg.pairs, 1, len(NAMES)))
+    return jnp.sqrt(1.0 - cfg.common) * own + jnp.sqrt(cfg.common) * everyone
 
 
 def settings(cfg: AgentConfig) -> tuple:

@@ -44,11 +44,11 @@ def test_terms_by_hand():
     busy = dict(zip(names, np.asarray(found[5]), strict=True))
     assert busy["green_through"] == 1.0 and busy["green_left"] == 0.0
     np.testing.assert_allclose(busy["green_longer"], 2.0)  # 1.0 / 0.3, cut at 2
-    np.testing.assert_allclose(busy["green_longer_crowded"], 1.2, rtol=1e-6)  # 2 times 1.2 - 0.6
+    np.testing.assert_allclose(busy["green_longer_crowded"], 2.0, rtol=1e-6)  # 2 times 1: 12 vehicles
     np.testing.assert_allclose(found[2, GAIN["green_shorter"]], 1.0 / 3.0, rtol=1e-5)  # 0.1 / 0.3
     guard = dict(zip(names, np.asarray(found[8]), strict=True))
     np.testing.assert_allclose(
-        [guard[f"guard_{name}"] for name in reaction.GUARD_TERMS], [1.0, 0.6, 0.4, 0.5, 0.0, 0.0], rtol=1e-5
+        [guard[f"guard_{name}"] for name in reaction.GUARD_TERMS], [1.0, 1.0, 0.8, 0.5, 0.0, 0.0], rtol=1e-5
     )
     assert not found[:8, len(reaction.GREEN_TERMS) :].any() and not found[8, : len(reaction.GREEN_TERMS)].any()
 
@@ -65,6 +65,13 @@ def test_gains_move_the_action_and_without_them_it_is_the_default_plan():
     gains = jnp.zeros(reaction.GAINS).at[GAIN["green_longer"]].set(0.5)
     moved = policy.mean_action(search.with_gains(agent, gains).policy, state, ADJACENCY, CFG.policy)
     np.testing.assert_allclose(moved, np.tanh(reaction.terms(state) @ gains), atol=1e-6)
+
+
+def test_changes_have_unit_variance_and_the_share_in_common_that_is_asked_for():
+    draws = search.changes(KEY, 40, dataclasses.replace(SEARCH, pairs=4000, common=0.3))
+    pairs = jnp.stack([draws[:, 0].ravel(), draws[:, 1].ravel()])  # 48 000 draws at two intersections
+    # Four standard errors of a variance and of a covariance of normals: 4 sqrt(2 / n), 4 sqrt((1 + r^2) / n).
+    np.testing.assert_allclose(jnp.cov(pairs), [[1.0, 0.3], [0.3, 1.0]], atol=0.026)
 
 
 def test_a_step_goes_up_a_slope_and_one_gridlock_does_not_turn_it():
