@@ -2,8 +2,8 @@
 
 Before Algorithm 1, Phase 4; the paper starts from random weights. What a plan does is small beside what the traffic of
 an hour does, and an advantage has to tell the two apart. Two drives of one episode share its traffic, so that their
-difference is the plan's: an evolution strategy with antithetic pairs, in twelve dimensions. A part of every change is the
-intersection's own, and each is judged by its own neighbourhood, so that an episode tells more than one thing.
+difference is the plan's: an evolution strategy with antithetic pairs, in twelve dimensions. A part of every change is
+the intersection's own, and each is judged by its own neighbourhood, so that an episode tells more than one thing.
 """
 
 import dataclasses
