@@ -43,7 +43,7 @@ VARIANTS = {
     **{name: {} for name in RIVALS},
 }
 SEEDS = {"smoke": 1, "default": 1, "paper": 5}  # agents that are trained unless --seeds says otherwise
-DENSER = 1.15  # traffic that agents learn in, relative to the level's: what a plan does shows where the road is full
+DENSER = 1.05  # traffic that agents learn in, relative to the level's: what a plan does shows where the road is full
 TIGHTENING = 0.85  # agents learn to keep this share of the limits on queue and wait, so that noise does not break them
 
 AGENTS = {
@@ -69,13 +69,13 @@ AGENTS = {
         search=SearchConfig(generations=8),
         ppo=PPOConfig(discount=0.95, trace=0.8, learning_rate=1e-3, epochs=6),
         world_training=TrainConfig(learning_rate=2e-3, batch=64, epochs=40, patience=6),
-        iterations=4,
+        iterations=3,
         episodes=8,
         hold=5,
         rounds=4,
         margin="mean",  # a conformal margin covers single steps, but leaves next to none of them feasible
         validation_episodes=8,
-        validate_every=2,
+        validate_every=3,
     ),
     "paper": AgentConfig(
         search=SearchConfig(generations=20, pairs=16),

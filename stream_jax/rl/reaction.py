@@ -13,7 +13,7 @@ from stream_jax.rl.constraints import PHASES
 from stream_jax.rl.state import ACTIONS, physical
 from stream_jax.types import RLState
 
-GREEN_TERMS = ("left", "through", "longer", "shorter", "longer_crowded", "shorter_crowded")
+GREEN_TERMS = ("left", "through", "longer", "shorter", "crowded", "longer_crowded")
 GUARD_TERMS = ("always", "crowded", "waited", "growth", "doubt", "anomaly")
 GAINS = len(GREEN_TERMS) + len(GUARD_TERMS)
 CROWDED, FULL = 0.6, 1.1  # longest queue of a phase, in 10 vehicles, where an intersection begins to be and is crowded
@@ -31,9 +31,8 @@ def terms(state: RLState) -> Array:
     shorter = jnp.clip((usual - queue) / (usual + SMALL), 0.0, 1.0)
     crowded = jnp.clip((queue.max(-1) - CROWDED) / (FULL - CROWDED), 0.0, 1.0)  # [I]
     is_left = jnp.broadcast_to(jnp.arange(PHASES) % 2 == 0, queue.shape).astype(queue.dtype)
-    greens = jnp.stack(
-        [is_left, 1.0 - is_left, longer, shorter, longer * crowded[:, None], shorter * crowded[:, None]], axis=-1
-    )
+    everywhere = jnp.broadcast_to(crowded[:, None], queue.shape)
+    greens = jnp.stack([is_left, 1.0 - is_left, longer, shorter, everywhere, longer * everywhere], axis=-1)
     first, last = state.mean[:, 0], state.mean[:, -1]
     guard = [
         jnp.ones_like(wait),

@@ -70,11 +70,11 @@ def settings(cfg: AgentConfig) -> tuple:
 def ascent(difference: Array, draws: Array, spread: float) -> Array:
     """[G] the step that the pairs' differences [K, I] ask for along their draws [K, I, G].
 
-    Most places are half empty whatever the plan is, and their differences are small; the largest fifth are all taken to
-    be of one size: an hour that tips over into gridlock must not decide alone.
+    An hour that tips over into gridlock must not decide alone: differences count by their square roots, and the largest
+    fifth are all taken to be of one size.
     """
     size = jnp.quantile(jnp.abs(difference), LARGE)
-    vote = jnp.clip(difference / jnp.maximum(size, 1e-9), -1.0, 1.0)
+    vote = jnp.sign(difference) * jnp.sqrt(jnp.clip(jnp.abs(difference) / jnp.maximum(size, 1e-9), 0.0, 1.0))
     return spread * jnp.einsum("ki,kig->g", vote, draws) / jnp.maximum(jnp.abs(vote).sum(), 1e-9)
 
 
