@@ -1,4 +1,4 @@
-"""The README's tables from results rows: forecasting, detection, control, ETL and training, one block each.
+"""The README's tables from results rows: forecasting, detection, control, and what benchmarks measured.
 
 Only rows are read; what was not run is not shown.
 """
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments import ours, results
+from experiments import ours, results, speed_tables
 
 FORECAST = {"nrmse": "NRMSE", "mae": "MAE", "coverage": "coverage", "riw": "RIW", "winkler": "Winkler", "crps": "CRPS"}
 DETECT = {"fdr_step": "FDR per step", "fdr_pooled": "FDR pooled", "recall": "recall", "f1": "F1"}
@@ -29,8 +29,7 @@ def render(folder: Path) -> str:
         parts += detect_tables(ours.picked(path))
     for path in sorted(folder.glob("*/control.jsonl")):
         parts += control_tables(ours.picked(path))
-    speeds = {"etl": etl_table, "train": train_table, "scoring": speed_of_detection, "simulator": speed_of_the_road}
-    for name, draw in speeds.items():
+    for name, draw in speed_tables.TABLES.items():
         rows = results.read_rows(folder / "bench" / f"{name}.jsonl")
         parts += draw(rows) if rows else []
     return "\n".join(parts) + "\n"
@@ -146,51 +145,6 @@ def _measured(rows: list[dict], is_share: bool) -> str:
         low, high = np.mean(bounds, axis=0) if bounds else (None, None)
         return text if low is None else f"{text} [{low:.0%}, {high:.0%}]".replace("%]", " %]").replace("%,", " %,")
     return number(mean) + (f" ± {number(np.std(values, ddof=1))}" if len(values) > 1 else "")
-
-
-def etl_table(rows: list[dict]) -> list[str]:
-    """The newest comparison and growth."""
-    lines = ["**ETL on real T-Drive** (bzip2 parts, each version in a process of its own, start-up included).", ""]
-    lines += ["| version | points | seconds | peak MB |", "|---|---|---|---|"]
-    seen = {}
-    for row in rows:
-        seen[row["bench"], row["version"], row["points"]] = row
-    for (bench, version, points), row in seen.items():
-        name = version if bench == "compare" else f"{version}, growth"
-        lines.append(f"| {name} | {points:,} | {row['seconds']} | {row['peak_mb']} |")
-    return [*lines, ""]
-
-
-def train_table(rows: list[dict]) -> list[str]:
-    """Seconds per training step."""
-    lines = [f"**Training step**, batch 64, 293 cells, the paper's sizes, {rows[-1]['device']}.", ""]
-    lines += ["| seeds in one call | seconds per step | of that many single steps |", "|---|---|---|"]
-    for row in {row["seeds"]: row for row in rows}.values():
-        share = row["step_s"] / (row["seeds"] * row["single_s"])
-        lines.append(f"| {row['seeds']} | {row['step_s']:.2f} | {share:.2f} |")
-    return [*lines, ""]
-
-
-def speed_of_detection(rows: list[dict]) -> list[str]:
-    """Milliseconds of one step and of a day."""
-    of = {row["call"]: row for row in rows}
-    step, day = of["step"], of["day"]
-    return [
-        f"**Detection, speed**: one step of {step['cells']} cells against {step['calibration']:,} calibration scores "
-        f"{1e3 * step['call_s']:.2f} ms, a day of {day['steps']} steps in one call {1e3 * day['call_s']:.1f} ms, "
-        f"{step['device']}.",
-        "",
-    ]
-
-
-def speed_of_the_road(rows: list[dict]) -> list[str]:
-    """Simulated seconds per second by backend and processes."""
-    lines = [f"**SUMO**, 4×4 grid, {rows[-1]['rate']:g} vehicles per hour, one process a core.", ""]
-    lines += ["| backend | processes | simulated s per s | control steps per s |", "|---|---|---|---|"]
-    for row in {(row["backend"], row["workers"]): row for row in rows}.values():
-        pace = f"{row['simulated_s_per_s']:.0f} | {row['steps_per_s']:.1f}"
-        lines.append(f"| {row['backend']} | {row['workers']} | {pace} |")
-    return [*lines, ""]
 
 
 def _cell(values: list[float], best: float | None) -> str:

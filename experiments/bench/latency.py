@@ -1,6 +1,6 @@
 """Milliseconds per control tick, stage by stage and end to end, beside the paper's latency table (tab:runtime).
 
-    python experiments/bench/latency.py [--ticks 300] [--cells 293] [--trace DIR] [--rival SCRIPT] [--out FILE]
+    python experiments/bench/latency.py [--ticks 300] [--cells 293] [--trace DIR] [--rival SCRIPT]
 
 Weights are random: latency does not depend on training. Every stage is compiled alone and timed in turn, so that a busy
 moment hits all of them; the total is the whole tick compiled as one function with its state donated, which is what a
@@ -9,7 +9,6 @@ leaves {"results": {workload: {variant: {"median_ms": ..., "p95_ms": ...}}}}; it
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import platform
@@ -188,14 +187,11 @@ def rows_of(spent: dict[str, np.ndarray]) -> list[dict]:
     return rows
 
 
-def run_rival(script: Path, console: Console) -> dict[str, dict]:
+def run_rival(script: Path, python: str, console: Console) -> dict[str, dict]:
     """Median and 95th percentile of the rival's variants, {} when it cannot run."""
-    if importlib.util.find_spec("torch") is None:
-        console.print("torch is not installed: the rival is left out.")
-        return {}
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "rival.json"
-        done = subprocess.run([sys.executable, script, "--json", answer], check=False, capture_output=True, text=True)
+        done = subprocess.run([python, script, "--json", answer], check=False, capture_output=True, text=True)
         if done.returncode or not answer.exists():
             console.print(f"The rival {script} failed and is left out: {done.stderr.strip()[-300:]}")
             return {}
@@ -247,7 +243,8 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=4, help="intersections along one side of the road grid")
     parser.add_argument("--rounds", type=int, default=1, help="turns; the best one is kept, of us and of the rival")
     parser.add_argument("--trace", type=Path, help="folder for a jax.profiler trace of some ticks")
-    parser.add_argument("--rival", type=Path)
+    parser.add_argument("--rival", type=Path, help="script to take turns with")
+    parser.add_argument("--rival-python", default=sys.executable, help="interpreter of the rival's environment")
     parser.add_argument("--out", type=Path, default=Path("results/bench/latency.jsonl"))
     args = parser.parse_args()
     console = Console()
@@ -256,7 +253,7 @@ def main() -> None:
     for _ in range(args.rounds):
         ours.append(measure(bench, args.ticks))
         if args.rival is not None:
-            theirs.append(run_rival(args.rival, console))
+            theirs.append(run_rival(args.rival, args.rival_python, console))
     if args.trace is not None:
         with jax.profiler.trace(str(args.trace)):
             measure(bench, 10)

@@ -1,6 +1,6 @@
 """Seconds to imagine in the world model: one compiled call against a Python loop, and seeds together against apart.
 
-    python experiments/bench/rollout.py [--starts 256] [--seeds 1 2 5] [--intersections 16] [--hidden 256]
+    python experiments/bench/rollout.py [--starts 256] [--seeds 1 2 5] [--intersections 16] [--hidden 64]
 
 One rollout is 15 steps of a 5-member ensemble (the paper's sizes) under random actions, from every start. The loop
 calls a compiled function per step and member, vmapped over the starts, as a program without scan and without a member
@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=256)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 5])
     parser.add_argument("--intersections", type=int, default=16)
-    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--hidden", type=int, default=WorldConfig().hidden)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("results/bench/rollout.jsonl"))
     args = parser.parse_args()
