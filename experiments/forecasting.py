@@ -22,7 +22,9 @@ from experiments.baselines.forecasting import (
     historical_average,
     linear_ar,
     persistence,
+    ripcn,
     scaled_profile,
+    staci,
     stgcn,
     stid,
     temperature_gat,
@@ -48,6 +50,8 @@ RIVALS = {
     "temperature_gat": (temperature_gat, temperature_gat.TemperatureGatConfig()),
     "cqr": (cqr, cqr.CqrConfig()),
     "deep_ensemble": (deep_ensemble, deep_ensemble.DeepEnsembleConfig()),
+    "staci": (staci, staci.StaciConfig()),
+    "ripcn": (ripcn, ripcn.RipcnConfig()),
     "catboost": (boosted_trees, boosted_trees.BoostedTreesConfig()),
 }
 OURS = "pu_gat_plus"

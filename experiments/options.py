@@ -46,7 +46,7 @@ TABLE_CONTROLLERS = {
 METHODS_HELP = (
     "forecasters to compare (pu_gat_plus, pu_gat_plus:<variant>, the references persistence, historical_average, "
     "scaled_profile, linear_ar; only if named, the rivals graph_wavenet, stid, agcrn, stgcn, "
-    "temperature_gat, cqr, deep_ensemble, catboost)"
+    "temperature_gat, cqr, deep_ensemble, staci, ripcn, catboost)"
 )
 DESCRIPTION = """\
 From raw recordings to results: every stage reads what the one before it wrote and is skipped when nothing changed.

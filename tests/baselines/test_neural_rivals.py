@@ -9,6 +9,7 @@ from experiments.baselines.forecasting import cqr, deep_ensemble, graph_wavenet,
 from experiments.baselines.forecasting.cqr import CqrConfig
 from experiments.baselines.forecasting.deep_ensemble import DeepEnsembleConfig
 from experiments.baselines.forecasting.graph_wavenet import GraphWaveNetConfig
+from experiments.baselines.forecasting.scale import fit_scale
 from experiments.baselines.forecasting.stid import StidConfig
 from stream_jax.fit import TrainConfig
 from tests.baselines import tiny_tasks
@@ -52,7 +53,7 @@ def test_scales_come_from_the_training_part_alone():
     # Cell 0 alternates 10 and 30, cell 1 stands at 20: mean 20, mean square deviation (100 + 0) / 2.
     flow = np.stack([np.where(np.arange(600) % 2, 30.0, 10.0), np.full(600, 20.0)], axis=1)
     flow[440:] = 777.0
-    scale = neural.fit_scale(tiny_tasks.recording(flow), StidConfig(history=4, horizon=1, steps_per_day=8))
+    scale = fit_scale(tiny_tasks.recording(flow), StidConfig(history=4, horizon=1, steps_per_day=8))
     np.testing.assert_allclose([scale.mean[0], scale.std[0]], [20.0, np.sqrt(50.0)], rtol=1e-2)
     # Spread 10 and, floored at a share of the root mean square of both cells', 0.05 sqrt(50), in units of sqrt(50).
     np.testing.assert_allclose(scale.spread, [np.sqrt(2.0), 0.05], rtol=1e-2)

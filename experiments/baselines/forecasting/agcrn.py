@@ -7,7 +7,6 @@ with which each seed is trained once, the epoch chosen on the validation origins
 """
 
 import dataclasses
-from pathlib import Path
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -16,9 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from experiments.baselines.forecasting import neural
-from experiments.baselines.forecasting.neural import NeuralConfig, NeuralParams
-from stream_jax.fit import FitResult, TrainConfig
-from stream_jax.types import Forecast, ForecastData
+from experiments.baselines.forecasting.neural import NeuralConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,34 +72,7 @@ class Agcrn(nn.Module):
         return CellWeights(jnp.einsum("nd,dkio->nkio", cells, kernel), cells @ bias)
 
 
-def fit(
-    key: Array,
-    data: ForecastData,
-    cfg: AgcrnConfig = DEFAULT,
-    train_cfg: TrainConfig = neural.DEFAULT_TRAINING,
-    progress: bool = False,
-    checkpoint_dir: Path | str | None = None,
-) -> NeuralParams:
-    """Trains one network, or one per key when `key` has shape [S]."""
-    return fit_with_history(key, data, cfg, train_cfg, progress, checkpoint_dir)[0]
-
-
-def fit_with_history(
-    key: Array,
-    data: ForecastData,
-    cfg: AgcrnConfig,
-    train_cfg: TrainConfig,
-    progress: bool = False,
-    checkpoint_dir: Path | str | None = None,
-) -> tuple[NeuralParams, FitResult]:
-    """The same as `fit`, with the loss curves."""
-    network = Agcrn(cfg, 2 * cfg.horizon)
-    return neural.fit_with_history(key, data, network, None, cfg, train_cfg, progress, checkpoint_dir)
-
-
-def predict(params: NeuralParams, data: ForecastData, origins: Array, cfg: AgcrnConfig) -> Forecast:
-    """Forecasts [W, H, N], with a first axis S for stacked parameters."""
-    return neural.predict(params, data, origins, Agcrn(cfg, 2 * cfg.horizon), None, cfg)
+fit, fit_with_history, predict = neural.front_doors(Agcrn, DEFAULT)
 
 
 def learned_adjacency(cells: Array) -> Array:

@@ -10,16 +10,10 @@ is no mean: squared errors of skewed flows are worse for it. Tuning budget: as S
 """
 
 import dataclasses
-from pathlib import Path
 from typing import Literal
 
-from jax import Array
-
-from experiments.baselines.forecasting import neural, stid
-from experiments.baselines.forecasting.neural import NeuralParams
-from experiments.baselines.forecasting.stid import StidConfig
-from stream_jax.fit import FitResult, TrainConfig
-from stream_jax.types import Forecast, ForecastData
+from experiments.baselines.forecasting import neural
+from experiments.baselines.forecasting.stid import Stid, StidConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,30 +26,4 @@ class CqrConfig(StidConfig):
 DEFAULT = CqrConfig()
 
 
-def fit(
-    key: Array,
-    data: ForecastData,
-    cfg: CqrConfig = DEFAULT,
-    train_cfg: TrainConfig = neural.DEFAULT_TRAINING,
-    progress: bool = False,
-    checkpoint_dir: Path | str | None = None,
-) -> NeuralParams:
-    """Trains one network, or one per key when `key` has shape [S]."""
-    return fit_with_history(key, data, cfg, train_cfg, progress, checkpoint_dir)[0]
-
-
-def fit_with_history(
-    key: Array,
-    data: ForecastData,
-    cfg: CqrConfig,
-    train_cfg: TrainConfig,
-    progress: bool = False,
-    checkpoint_dir: Path | str | None = None,
-) -> tuple[NeuralParams, FitResult]:
-    """The same as `fit`, with the loss curves."""
-    return stid.fit_with_history(key, data, cfg, train_cfg, progress, checkpoint_dir)
-
-
-def predict(params: NeuralParams, data: ForecastData, origins: Array, cfg: CqrConfig) -> Forecast:
-    """Middle and half width over the Gaussian quantile, [W, H, N], with a first axis S for stacked parameters."""
-    return stid.predict(params, data, origins, cfg)
+fit, fit_with_history, predict = neural.front_doors(Stid, DEFAULT)

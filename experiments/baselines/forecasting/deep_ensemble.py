@@ -29,18 +29,6 @@ class DeepEnsembleConfig(GraphWaveNetConfig):
 DEFAULT = DeepEnsembleConfig()
 
 
-def fit(
-    key: Array,
-    data: ForecastData,
-    cfg: DeepEnsembleConfig = DEFAULT,
-    train_cfg: TrainConfig = neural.DEFAULT_TRAINING,
-    progress: bool = False,
-    checkpoint_dir: Path | str | None = None,
-) -> NeuralParams:
-    """Trains one ensemble, leaves [K, ...], or one per key when `key` has shape [S], leaves [S, K, ...]."""
-    return fit_with_history(key, data, cfg, train_cfg, progress, checkpoint_dir)[0]
-
-
 def fit_with_history(
     key: Array,
     data: ForecastData,
@@ -49,7 +37,10 @@ def fit_with_history(
     progress: bool = False,
     checkpoint_dir: Path | str | None = None,
 ) -> tuple[NeuralParams, FitResult]:
-    """The same as `fit`, with the loss curves of all members, one ensemble after another, which bounds the memory."""
+    """Trains one ensemble, leaves [K, ...], or one per key when `key` has shape [S], leaves [S, K, ...].
+
+    One ensemble after another, which bounds the memory; the loss curves are those of all members.
+    """
     fitted = []
     for number, one in enumerate(jnp.atleast_1d(key)):
         folder = None if checkpoint_dir is None else Path(checkpoint_dir) / f"ensemble-{number}"
@@ -58,6 +49,9 @@ def fit_with_history(
     params, results = zip(*fitted, strict=True)
     result = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *results)
     return (jax.tree.map(lambda *leaves: jnp.stack(leaves), *params) if key.ndim else params[0]), result
+
+
+fit = neural.without_history(fit_with_history, DEFAULT)
 
 
 def predict(params: NeuralParams, data: ForecastData, origins: Array, cfg: DeepEnsembleConfig) -> Forecast:

@@ -8,17 +8,16 @@ seed is trained once, the epoch chosen on the validation origins; sizes are the 
 """
 
 import dataclasses
-from pathlib import Path
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
 from experiments.baselines.forecasting import neural
-from experiments.baselines.forecasting.neural import NeuralConfig, NeuralParams
+from experiments.baselines.forecasting.neural import NeuralConfig
 from experiments.baselines.forecasting.profile import EPS
-from stream_jax.fit import FitResult, TrainConfig
-from stream_jax.types import Forecast, ForecastData, RoadGraph
+from experiments.baselines.forecasting.scale import adjacency
+from stream_jax.types import RoadGraph
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,39 +77,12 @@ class GraphWaveNet(nn.Module):
         return learned_adjacency(source, destination)
 
 
-def fit(
-    key: Array,
-    data: ForecastData,
-    cfg: GraphWaveNetConfig = DEFAULT,
-    train_cfg: TrainConfig = neural.DEFAULT_TRAINING,
-    progress: bool = False,
-    checkpoint_dir: Path | str | None = None,
-) -> NeuralParams:
-    """Trains one network, or one per key when `key` has shape [S]."""
-    return fit_with_history(key, data, cfg, train_cfg, progress, checkpoint_dir)[0]
-
-
-def fit_with_history(
-    key: Array,
-    data: ForecastData,
-    cfg: GraphWaveNetConfig,
-    train_cfg: TrainConfig,
-    progress: bool = False,
-    checkpoint_dir: Path | str | None = None,
-) -> tuple[NeuralParams, FitResult]:
-    """The same as `fit`, with the loss curves."""
-    network, graph = GraphWaveNet(cfg, 2 * cfg.horizon), transitions(data.graph)
-    return neural.fit_with_history(key, data, network, graph, cfg, train_cfg, progress, checkpoint_dir)
-
-
-def predict(params: NeuralParams, data: ForecastData, origins: Array, cfg: GraphWaveNetConfig) -> Forecast:
-    """Forecasts [W, H, N], with a first axis S for stacked parameters."""
-    return neural.predict(params, data, origins, GraphWaveNet(cfg, 2 * cfg.horizon), transitions(data.graph), cfg)
+fit, fit_with_history, predict = neural.front_doors(GraphWaveNet, DEFAULT, lambda data, cfg: transitions(data.graph))
 
 
 def transitions(graph: RoadGraph) -> tuple[Array, Array]:
     """Random walks along the edges and against them, each row summing to 1: [N, N] twice."""
-    weights = neural.adjacency(graph)
+    weights = adjacency(graph)
     return tuple(one / jnp.maximum(one.sum(axis=1, keepdims=True), EPS) for one in (weights, weights.T))
 
 

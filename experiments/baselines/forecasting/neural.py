@@ -1,4 +1,4 @@
-"""What the neural rivals share: windows in z-scores, a mean and a sigma from every network, the one trainer.
+"""What the neural rivals share: windows in z-scores, a mean and a sigma from every network, one trainer, front doors.
 
 A rival's network maps windows [B, T, N, C] to [B, N, 2 H] numbers: its published H outputs, which are the mean, and H
 more for a sigma of its own, so that all forecasters are compared as distributions. The papers train by absolute error;
@@ -8,6 +8,7 @@ training part alone; an unobserved entry counts as the mean.
 """
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -20,13 +21,13 @@ from jax import Array
 from jax.scipy.stats import norm
 
 from experiments.baselines.forecasting.profile import EPS, TARGET, WindowConfig, targets
+from experiments.baselines.forecasting.scale import Scale, fit_scale, z_scores
 from stream_jax.conformal.diagnostics import crps_gaussian
 from stream_jax.fit import Examples, FitResult, TrainConfig, train
-from stream_jax.types import Forecast, ForecastData, RoadGraph, TrafficSeries
+from stream_jax.types import Forecast, ForecastData, TrafficSeries
 
 PREDICT_BATCH = 64
 STATISTICS_WINDOWS = 16  # training windows over which normalisation statistics are measured
-SPREAD_FLOOR = 0.05  # smallest spread of a cell, as a share of all cells'
 RAW_ONE = 0.5413  # softplus of this is 1: sigma starts at the cell's spread
 STATISTICS = "batch_stats"
 DEFAULT_TRAINING = TrainConfig()
@@ -41,15 +42,6 @@ class NeuralConfig(WindowConfig):
     loss: Literal["squared", "absolute", "quantile"] = "squared"
     miscoverage: float = 0.1  # of that interval
     sigma_min: float = 0.01  # in units of the cell's spread
-
-
-class Scale(NamedTuple):
-    """Units learned from the training part only."""
-
-    mean: Array  # [F]
-    std: Array  # [F]
-    spread: Array  # [N] standard deviation of each cell's flow, in units of std
-    change: Array  # [] root mean square change of the flow over a forecast, in units of std
 
 
 class NeuralParams(NamedTuple):
@@ -70,25 +62,98 @@ class Shared(NamedTuple):
     graph: Any  # whatever the network makes of the road graph
 
 
-def fit_with_history(
-    key: Array,
-    data: ForecastData,
-    network: nn.Module,
-    graph: Any,
-    cfg: NeuralConfig,
-    train_cfg: TrainConfig,
-    progress: bool = False,
-    checkpoint_dir: Path | str | None = None,
-) -> tuple[NeuralParams, FitResult]:
-    """Trains one network, or one per key when `key` has shape [S] (then every leaf gains a leading S axis).
+class Head(NamedTuple):
+    """How a network's output [B, N, O] is read."""
+
+    moments: Callable  # (output, Scale, cfg) -> mean and sigma [B, H, N] in z-scores
+    penalty: Callable | None = None  # (output, target, error [B, H, N], Shared, cfg) -> [B], added to the loss
+
+
+class Model(NamedTuple):
+    """What is fixed while a network is fitted and used; hashable."""
+
+    network: nn.Module
+    head: Head
+    cfg: NeuralConfig
+
+
+class FrontDoors(NamedTuple):
+    """The functions by which every forecaster is called."""
+
+    fit: Callable  # (key, data[, cfg, train_cfg, progress, checkpoint_dir]) -> params
+    fit_with_history: Callable  # (key, data, cfg, train_cfg[, progress, checkpoint_dir]) -> params, FitResult
+    predict: Callable  # (params, data, origins, cfg) -> Forecast
+
+
+def front_doors(
+    build: Callable[[Any, int], nn.Module],
+    default: NeuralConfig,
+    read_graph: Callable[[ForecastData, Any], Any] = lambda data, cfg: None,
+    head: Head | None = None,
+) -> FrontDoors:
+    """A kind of network as a forecaster.
 
     Args:
-        network: called as network(inputs [B, T, N, C], slot [B], graph) -> [B, N, 2 H]; slot is the origins' slot of
-            the week. Dropout is on where there is a "dropout" key, normalisation measures where its statistics are
-            mutable.
-        graph: pytree of arrays, handed to the network.
+        build: (cfg, outputs) -> network, called as network(inputs [B, T, N, C], slot [B], graph) -> [B, N, O] with
+            outputs = 2 H = O for the Gaussian head; slot is the origins' slot of the week. Dropout is on where there is
+            a "dropout" key, normalisation measures where its statistics are mutable.
+        default: settings of a fit that names none.
+        read_graph: (data, cfg) -> pytree of arrays, handed to the network.
+        head: Gaussian by default.
     """
+    head = head or GAUSSIAN
+
+    def fit_with_history(
+        key: Array,
+        data: ForecastData,
+        cfg: NeuralConfig,
+        train_cfg: TrainConfig,
+        progress: bool = False,
+        checkpoint_dir: Path | str | None = None,
+    ) -> tuple[NeuralParams, FitResult]:
+        """Trains one network, or one per key when `key` has shape [S] (then every leaf gains a leading S axis)."""
+        model = Model(build(cfg, 2 * cfg.horizon), head, cfg)
+        return _fit(key, data, model, read_graph(data, cfg), train_cfg, progress, checkpoint_dir)
+
+    def predict(params: NeuralParams, data: ForecastData, origins: Array, cfg: NeuralConfig) -> Forecast:
+        """Forecasts in physical units from data up to each origin: [W, H, N], with a first axis S for stacked params.
+
+        Args: origins [W] int32, each at least history - 1 and at most L - 1.
+        """
+        model = Model(build(cfg, 2 * cfg.horizon), head, cfg)
+        return read_outputs(params, data, origins, model, read_graph(data, cfg), _physical)
+
+    return FrontDoors(without_history(fit_with_history, default), fit_with_history, predict)
+
+
+def without_history(fit_with_history: Callable, default: NeuralConfig) -> Callable:
+    """The fit of a forecaster whose loss curves are not asked for."""
+
+    def fit(
+        key: Array,
+        data: ForecastData,
+        cfg: NeuralConfig = default,
+        train_cfg: TrainConfig = DEFAULT_TRAINING,
+        progress: bool = False,
+        checkpoint_dir: Path | str | None = None,
+    ) -> Any:
+        """Trains one forecaster, or one per key when `key` has shape [S]."""
+        return fit_with_history(key, data, cfg, train_cfg, progress, checkpoint_dir)[0]
+
+    return fit
+
+
+def _fit(
+    key: Array,
+    data: ForecastData,
+    model: Model,
+    graph: Any,
+    train_cfg: TrainConfig,
+    progress: bool,
+    checkpoint_dir: Path | str | None,
+) -> tuple[NeuralParams, FitResult]:
     keys = jnp.atleast_1d(key)
+    network, _, cfg = model
     scale = fit_scale(data, cfg)
     sample = data.train[jnp.linspace(0, len(data.train) - 1, STATISTICS_WINDOWS).astype(int)]
     shared = Shared(z_scores(data.series, scale), data.series, scale, sample, graph)
@@ -96,8 +161,8 @@ def fit_with_history(
     result = train(
         keys,
         lambda key: network.init(key, *jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))["params"],
-        partial(_training_loss, network=network, cfg=cfg),
-        partial(_eval, network=network, cfg=cfg),
+        partial(_training_loss, model=model),
+        partial(_eval, model=model),
         Examples(data.train, data.val, shared),
         train_cfg,
         progress,
@@ -108,58 +173,6 @@ def fit_with_history(
     scales = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (keys.shape[0], *leaf.shape)), scale)
     params = NeuralParams(result.params, statistics, scales)
     return (params if key.ndim else jax.tree.map(lambda leaf: leaf[0], params)), result
-
-
-def predict(
-    params: NeuralParams, data: ForecastData, origins: Array, network: nn.Module, graph: Any, cfg: NeuralConfig
-) -> Forecast:
-    """Forecasts in physical units from data up to each origin: [W, H, N], with a first axis S for stacked parameters.
-
-    Args: origins [W] int32, each at least history - 1 and at most L - 1.
-    """
-    chex.assert_rank(origins, 1)
-    return _predict(params, data.series, graph, origins, network, cfg)
-
-
-def adjacency(graph: RoadGraph) -> Array:
-    """Weights [N, N] from sender (row) to receiver: exp(-(d / typical d)^2) of each edge's distance, 1 on the diagonal.
-
-    The kernel of DCRNN, which the graph networks were published with, but with the edges' root mean square distance
-    instead of their standard deviation: on a grid all edges are about as long.
-    """
-    distance = graph.edge_features[:, 0]
-    is_self = graph.senders == graph.receivers
-    square = jnp.sum(jnp.where(is_self, 0.0, distance**2)) / jnp.maximum(jnp.sum(~is_self), 1)
-    weight = jnp.where(is_self, 1.0, jnp.exp(-(distance**2) / jnp.maximum(square, EPS)))
-    num_nodes = graph.position.shape[0]
-    return jnp.zeros((num_nodes, num_nodes)).at[graph.senders, graph.receivers].set(weight)
-
-
-def fit_scale(data: ForecastData, cfg: NeuralConfig) -> Scale:
-    """Means and deviations of what the training part observed; a feature that never varies keeps its unit."""
-    series, step = data.series, jnp.arange(data.series.slot.shape[0])
-    in_train = (step >= data.train.min() - cfg.history + 1) & (step <= data.train.max() + cfg.horizon)
-    weight = series.observed & in_train[:, None, None]
-    mean = _mean(series.values, weight, (0, 1))
-    std = jnp.sqrt(_mean((series.values - mean) ** 2, weight, (0, 1)))
-    std = jnp.where(std > 0, std, 1.0)
-    flow, seen = series.values[..., TARGET] / std[TARGET], weight[..., TARGET]
-    variance = _mean((flow - _mean(flow, seen, 0)) ** 2, seen, 0)  # [N]
-    typical = jnp.where(jnp.any(variance > 0), jnp.sqrt(variance.mean()), 1.0)
-    target, mask = targets(series, data.train, cfg.horizon)
-    change = target - series.values[data.train][:, None, :, TARGET]
-    known = mask & series.observed[data.train][:, None, :, TARGET]
-    moved = jnp.sqrt(_mean(change**2, known, (0, 1, 2))) / std[TARGET]
-    return Scale(mean, std, jnp.maximum(jnp.sqrt(variance), SPREAD_FLOOR * typical), jnp.where(moved > 0, moved, 1.0))
-
-
-def z_scores(series: TrafficSeries, scale: Scale) -> Array:
-    """The recording in units of the training part, [L, N, F]; 0 where not observed."""
-    return jnp.where(series.observed, (series.values - scale.mean) / scale.std, 0.0)
-
-
-def _mean(values: Array, weight: Array, axes: int | tuple[int, ...]) -> Array:
-    return jnp.where(weight, values, 0.0).sum(axes) / jnp.maximum(weight.sum(axes), 1)
 
 
 def _inputs(shared: Shared, origins: Array, cfg: NeuralConfig) -> tuple[Array, Array, Any]:
@@ -173,10 +186,13 @@ def _inputs(shared: Shared, origins: Array, cfg: NeuralConfig) -> tuple[Array, A
     return window, shared.series.slot[origins], shared.graph
 
 
-def _head(output: Array, scale: Scale, cfg: NeuralConfig) -> tuple[Array, Array]:
+def _gaussian(output: Array, scale: Scale, cfg: NeuralConfig) -> tuple[Array, Array]:
     """Mean and sigma [B, H, N] in z-scores from what a network gave, [B, N, 2 H]."""
     mean, raw = jnp.split(jnp.moveaxis(output, 1, 2), [cfg.horizon], axis=1)
     return mean, scale.spread * (nn.softplus(raw + RAW_ONE) + cfg.sigma_min)
+
+
+GAUSSIAN = Head(_gaussian)
 
 
 def _labels(shared: Shared, origins: Array, cfg: NeuralConfig) -> tuple[Array, Array]:
@@ -185,14 +201,13 @@ def _labels(shared: Shared, origins: Array, cfg: NeuralConfig) -> tuple[Array, A
     return (target - shared.scale.mean[TARGET]) / shared.scale.std[TARGET], mask
 
 
-def _training_loss(
-    key: Array, trained: Any, origins: Array, weight: Array, shared: Shared, network: nn.Module, cfg: NeuralConfig
-) -> Array:
-    """Error of the mean plus likelihood of sigma, or the pinball losses, over the observed targets."""
+def _training_loss(key: Array, trained: Any, origins: Array, weight: Array, shared: Shared, model: Model) -> Array:
+    """Error of the mean plus likelihood of sigma, or the pinball losses, over observed targets; plus any penalty."""
+    network, head, cfg = model
     output, _ = network.apply(
         {"params": trained}, *_inputs(shared, origins, cfg), rngs={"dropout": key}, mutable=[STATISTICS]
     )
-    mean, sigma = _head(output, shared.scale, cfg)
+    mean, sigma = head.moments(output, shared.scale, cfg)
     target, mask = _labels(shared, origins, cfg)
     error = jnp.where(mask, target - mean, 0.0)
     if cfg.loss == "quantile":
@@ -202,7 +217,11 @@ def _training_loss(
         entry = 0.5 * relative**2 if cfg.loss == "squared" else jnp.abs(relative)
         entry += 0.5 * (jax.lax.stop_gradient(error) / sigma) ** 2 + jnp.log(sigma)
     entry_weight = mask * weight[:, None, None]
-    return (entry_weight * entry).sum() / jnp.maximum(entry_weight.sum(), EPS)
+    loss = (entry_weight * entry).sum() / jnp.maximum(entry_weight.sum(), EPS)
+    if head.penalty is None:
+        return loss
+    penalty = head.penalty(output, jnp.where(mask, target, mean), error, shared, cfg)
+    return loss + (weight * penalty).sum() / jnp.maximum(weight.sum(), EPS)
 
 
 def pinball(error: Array, sigma: Array, miscoverage: float) -> Array:
@@ -213,11 +232,12 @@ def pinball(error: Array, sigma: Array, miscoverage: float) -> Array:
     return jnp.maximum(level * low, (level - 1.0) * low) + jnp.maximum((1.0 - level) * high, -level * high)
 
 
-def _eval(trained: Any, origins: Array, shared: Shared, network: nn.Module, cfg: NeuralConfig) -> Array:
+def _eval(trained: Any, origins: Array, shared: Shared, model: Model) -> Array:
     """What decides when to stop, [B]: the CRPS of each window in z-scores, or its pinball losses."""
+    network, head, cfg = model
     statistics = _statistics(trained, shared, network, cfg)
     output = network.apply({"params": trained, **statistics}, *_inputs(shared, origins, cfg))
-    mean, sigma = _head(output, shared.scale, cfg)
+    mean, sigma = head.moments(output, shared.scale, cfg)
     target, mask = _labels(shared, origins, cfg)
     error = jnp.where(mask, target - mean, 0.0)
     if cfg.loss == "quantile":
@@ -236,23 +256,40 @@ def _statistics(trained: Any, shared: Shared, network: nn.Module, cfg: NeuralCon
     return dict(network.apply({"params": trained}, *inputs, mutable=[STATISTICS])[1])
 
 
-@partial(jax.jit, static_argnames=("network", "cfg"))
-def _predict(
-    params: NeuralParams, series: TrafficSeries, graph: Any, origins: Array, network: nn.Module, cfg: NeuralConfig
-) -> Forecast:
+def _physical(output: Array, scale: Scale, model: Model) -> Forecast:
+    """Mean and sigma of one window in the recording's units, [H, N]; a flow is never negative."""
+    mean, sigma = model.head.moments(output[None], scale, model.cfg)
+    mean = jnp.maximum(mean[0] * scale.std[TARGET] + scale.mean[TARGET], 0.0)
+    return Forecast(mean, sigma[0] * scale.std[TARGET])
+
+
+def read_outputs(
+    params: NeuralParams, data: ForecastData, origins: Array, model: Model, graph: Any, read: Callable
+) -> Any:
+    """What `read` makes of the network's output at each origin: leaves [W, ...], [S, W, ...] for stacked parameters.
+
+    Args: read: (output [N, O], Scale, Model) -> pytree.
+    """
+    chex.assert_rank(origins, 1)
+    return _read_outputs(params, data.series, graph, origins, model, read)
+
+
+@partial(jax.jit, static_argnames=("model", "read"))
+def _read_outputs(
+    params: NeuralParams, series: TrafficSeries, graph: Any, origins: Array, model: Model, read: Callable
+) -> Any:
     stacked = params.scale.std.ndim == 2
     # Seeds of one fit have one scale.
     scale = jax.tree.map(lambda leaf: leaf[0], params.scale) if stacked else params.scale
     shared = Shared(z_scores(series, scale), series, scale, origins[:0], graph)
 
-    def at_origin(variables: Any, origin: Array) -> Forecast:
-        mean, sigma = _head(network.apply(variables, *_inputs(shared, origin[None], cfg)), scale, cfg)
-        mean = jnp.maximum(mean[0] * scale.std[TARGET] + scale.mean[TARGET], 0.0)
-        return Forecast(mean, sigma[0] * scale.std[TARGET])
+    def at_origin(variables: Any, origin: Array) -> Any:
+        output = model.network.apply(variables, *_inputs(shared, origin[None], model.cfg))
+        return read(output[0], scale, model)
 
-    def of_seed(weights: Any, statistics: Any) -> Forecast:
-        forecast = partial(at_origin, {"params": weights, **statistics})
-        return jax.lax.map(forecast, origins, batch_size=PREDICT_BATCH)
+    def of_seed(weights: Any, statistics: Any) -> Any:
+        at = partial(at_origin, {"params": weights, **statistics})
+        return jax.lax.map(at, origins, batch_size=PREDICT_BATCH)
 
     both = params.network, params.statistics
     # One seed after another: side by side they would need as much memory as they are.

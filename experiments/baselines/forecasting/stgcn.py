@@ -8,7 +8,6 @@ validation origins; sizes are the published ones.
 """
 
 import dataclasses
-from pathlib import Path
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -16,10 +15,10 @@ from jax import Array
 
 from experiments.baselines.forecasting import neural
 from experiments.baselines.forecasting.agcrn import chebyshev
-from experiments.baselines.forecasting.neural import NeuralConfig, NeuralParams
+from experiments.baselines.forecasting.neural import NeuralConfig
 from experiments.baselines.forecasting.profile import EPS
-from stream_jax.fit import FitResult, TrainConfig
-from stream_jax.types import Forecast, ForecastData
+from experiments.baselines.forecasting.scale import adjacency
+from stream_jax.types import ForecastData
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,39 +110,9 @@ def _normalise() -> nn.LayerNorm:
     return nn.LayerNorm(reduction_axes=(-2, -1), feature_axes=(-2, -1))
 
 
-def fit(
-    key: Array,
-    data: ForecastData,
-    cfg: StgcnConfig = DEFAULT,
-    train_cfg: TrainConfig = neural.DEFAULT_TRAINING,
-    progress: bool = False,
-    checkpoint_dir: Path | str | None = None,
-) -> NeuralParams:
-    """Trains one network, or one per key when `key` has shape [S]."""
-    return fit_with_history(key, data, cfg, train_cfg, progress, checkpoint_dir)[0]
-
-
-def fit_with_history(
-    key: Array,
-    data: ForecastData,
-    cfg: StgcnConfig,
-    train_cfg: TrainConfig,
-    progress: bool = False,
-    checkpoint_dir: Path | str | None = None,
-) -> tuple[NeuralParams, FitResult]:
-    """The same as `fit`, with the loss curves."""
-    network, kernels = Stgcn(cfg, 2 * cfg.horizon), graph_kernels(data, cfg)
-    return neural.fit_with_history(key, data, network, kernels, cfg, train_cfg, progress, checkpoint_dir)
-
-
-def predict(params: NeuralParams, data: ForecastData, origins: Array, cfg: StgcnConfig) -> Forecast:
-    """Forecasts [W, H, N], with a first axis S for stacked parameters."""
-    return neural.predict(params, data, origins, Stgcn(cfg, 2 * cfg.horizon), graph_kernels(data, cfg), cfg)
-
-
 def graph_kernels(data: ForecastData, cfg: StgcnConfig) -> Array:
     """Chebyshev polynomials of the scaled Laplacian of the road graph, directions left aside: [K, N, N]."""
-    weights = neural.adjacency(data.graph)
+    weights = adjacency(data.graph)
     return chebyshev(scaled_laplacian(jnp.maximum(weights, weights.T)), cfg.graph_kernel)
 
 
@@ -155,3 +124,6 @@ def scaled_laplacian(weights: Array) -> Array:
     inverse = jnp.where(degree > 0, 1.0 / jnp.sqrt(jnp.maximum(degree, EPS)), 0.0)
     laplacian = jnp.diag((degree > 0).astype(weights.dtype)) - inverse[:, None] * weights * inverse
     return 2.0 * laplacian / jnp.maximum(jnp.linalg.eigvalsh(laplacian)[-1], EPS) - identity
+
+
+fit, fit_with_history, predict = neural.front_doors(Stgcn, DEFAULT, graph_kernels)

@@ -8,16 +8,13 @@ validation origins; sizes are the published ones.
 """
 
 import dataclasses
-from pathlib import Path
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
 from experiments.baselines.forecasting import neural
-from experiments.baselines.forecasting.neural import NeuralConfig, NeuralParams
-from stream_jax.fit import FitResult, TrainConfig
-from stream_jax.types import Forecast, ForecastData
+from experiments.baselines.forecasting.neural import NeuralConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,31 +64,4 @@ class Stid(nn.Module):
         return self.param(name, nn.initializers.glorot_uniform(), (number, size))[index]
 
 
-def fit(
-    key: Array,
-    data: ForecastData,
-    cfg: StidConfig = DEFAULT,
-    train_cfg: TrainConfig = neural.DEFAULT_TRAINING,
-    progress: bool = False,
-    checkpoint_dir: Path | str | None = None,
-) -> NeuralParams:
-    """Trains one network, or one per key when `key` has shape [S]."""
-    return fit_with_history(key, data, cfg, train_cfg, progress, checkpoint_dir)[0]
-
-
-def fit_with_history(
-    key: Array,
-    data: ForecastData,
-    cfg: StidConfig,
-    train_cfg: TrainConfig,
-    progress: bool = False,
-    checkpoint_dir: Path | str | None = None,
-) -> tuple[NeuralParams, FitResult]:
-    """The same as `fit`, with the loss curves."""
-    network = Stid(cfg, 2 * cfg.horizon)
-    return neural.fit_with_history(key, data, network, None, cfg, train_cfg, progress, checkpoint_dir)
-
-
-def predict(params: NeuralParams, data: ForecastData, origins: Array, cfg: StidConfig) -> Forecast:
-    """Forecasts [W, H, N], with a first axis S for stacked parameters."""
-    return neural.predict(params, data, origins, Stid(cfg, 2 * cfg.horizon), None, cfg)
+fit, fit_with_history, predict = neural.front_doors(Stid, DEFAULT)

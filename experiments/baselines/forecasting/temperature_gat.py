@@ -7,17 +7,14 @@ which each seed is trained once, the epoch chosen on the validation origins.
 """
 
 import dataclasses
-from pathlib import Path
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
 from experiments.baselines.forecasting import neural
-from experiments.baselines.forecasting.neural import NeuralConfig, NeuralParams
-from stream_jax.fit import FitResult, TrainConfig
+from experiments.baselines.forecasting.neural import NeuralConfig
 from stream_jax.gnn.attention import AttentionConfig, Neighbours, PUGATLayer, neighbour_table
-from stream_jax.types import Forecast, ForecastData
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,32 +53,6 @@ class TemperatureGat(nn.Module):
         return jnp.moveaxis(nn.Dense(self.outputs)(nodes), 0, 1)
 
 
-def fit(
-    key: Array,
-    data: ForecastData,
-    cfg: TemperatureGatConfig = DEFAULT,
-    train_cfg: TrainConfig = neural.DEFAULT_TRAINING,
-    progress: bool = False,
-    checkpoint_dir: Path | str | None = None,
-) -> NeuralParams:
-    """Trains one network, or one per key when `key` has shape [S]."""
-    return fit_with_history(key, data, cfg, train_cfg, progress, checkpoint_dir)[0]
-
-
-def fit_with_history(
-    key: Array,
-    data: ForecastData,
-    cfg: TemperatureGatConfig,
-    train_cfg: TrainConfig,
-    progress: bool = False,
-    checkpoint_dir: Path | str | None = None,
-) -> tuple[NeuralParams, FitResult]:
-    """The same as `fit`, with the loss curves."""
-    network, neighbours = TemperatureGat(cfg, 2 * cfg.horizon), neighbour_table(data.graph)
-    return neural.fit_with_history(key, data, network, neighbours, cfg, train_cfg, progress, checkpoint_dir)
-
-
-def predict(params: NeuralParams, data: ForecastData, origins: Array, cfg: TemperatureGatConfig) -> Forecast:
-    """Forecasts [W, H, N], with a first axis S for stacked parameters."""
-    network = TemperatureGat(cfg, 2 * cfg.horizon)
-    return neural.predict(params, data, origins, network, neighbour_table(data.graph), cfg)
+fit, fit_with_history, predict = neural.front_doors(
+    TemperatureGat, DEFAULT, lambda data, cfg: neighbour_table(data.graph)
+)
