@@ -20,10 +20,11 @@ from rich.console import Console
 from experiments import agent_road, evaluation
 from experiments.agent_road import CityDays
 from experiments.agents import RIVALS, learning_episodes
-from experiments.baselines.control import cpo, ppo
+from experiments.baselines.control import cpo, ppo, sac_lagrangian
 from experiments.baselines.control.cpo import CPOConfig
 from experiments.baselines.control.ppo import PPORivalConfig
 from experiments.baselines.control.road_task import MakeStep, road_task, step_maker, trajectories
+from experiments.baselines.control.sac_lagrangian import SACConfig
 from experiments.baselines.control.task import Units, measure_units, remembered
 from experiments.road import CityRoad
 from sim.session import Scenario
@@ -34,7 +35,7 @@ from stream_jax.rl.agent_store import AgentStore
 from stream_jax.rl.episodes import Episode
 from stream_jax.rl.lycon_wrl_plus import Collect
 
-METHODS: dict[str, ModuleType] = dict(zip(RIVALS, (ppo, cpo), strict=True))
+METHODS: dict[str, ModuleType] = dict(zip(RIVALS, (ppo, cpo, sac_lagrangian), strict=True))
 Row = dict[str, Any]
 
 
@@ -56,10 +57,12 @@ class Fitted(NamedTuple):
     rows: list[Row]  # one per iteration and one per validation
 
 
-def settings(name: str, cfg: AgentConfig) -> PPORivalConfig | CPOConfig:
+def settings(name: str, cfg: AgentConfig) -> PPORivalConfig | CPOConfig | SACConfig:
     """A rival's sizes, rates and number of updates, as far as they have a counterpart the same as ours."""
-    rival = PPORivalConfig if name == "ppo" else CPOConfig
-    return rival(cfg.policy, cfg.ppo, cfg.rounds)
+    if name in ("ppo", "cpo"):
+        return (PPORivalConfig if name == "ppo" else CPOConfig)(cfg.policy, cfg.ppo, cfg.rounds)
+    passes = cfg.rounds * cfg.ppo.epochs * (1.0 + cfg.imagined)  # ours: over real and imagined rows
+    return SACConfig(cfg.policy, cfg.ppo, passes, cfg.ppo.learning_rate, cfg.ppo.critic_rate)
 
 
 def fit(
