@@ -66,7 +66,7 @@ AGENTS = {
     "default": AgentConfig(
         policy=PolicyConfig(std=0.35, std_bounds=(0.05, 0.6)),
         reward=RewardConfig(discount=0.95, cost_sharpness=4.0, reward_clip=3.0),
-        search=SearchConfig(generations=8),
+        search=SearchConfig(generations=4),
         ppo=PPOConfig(discount=0.95, trace=0.8, learning_rate=1e-3, epochs=6),
         world_training=TrainConfig(learning_rate=2e-3, batch=64, epochs=40, patience=6),
         iterations=3,

@@ -202,7 +202,10 @@ def _before_learning(
 def _validated(
     key: Array, state: AgentState, rows: list[Row], collect: Collect, adjacency: Array, cfg: AgentConfig
 ) -> tuple[AgentState, list[Row]]:
-    """Drives the validation episodes without exploration and keeps the agent if none was better."""
+    """Drives the validation episodes without exploration and keeps the agent if none was better.
+
+    Before the first iteration there is nothing to filter with: such a controller is measured, but never kept.
+    """
     step = policy_step(key, state.agent, adjacency, cfg, explore=False)
     episodes = replay.stack(collect(step, cfg.validation_episodes, cfg.validation_seed))
     measured = _performance(episodes, cfg=cfg)
@@ -211,7 +214,7 @@ def _validated(
         row |= verification.verify(state.agent, episodes, adjacency, cfg)
     score = verification.merit(measured)
     # A controller that fails to act has no costs to show, and would look safe.
-    if np.isfinite(score).all() and tuple(score) > tuple(np.asarray(state.best_score)):
+    if bool(state.agent.fitted) and np.isfinite(score).all() and tuple(score) > tuple(np.asarray(state.best_score)):
         state = state._replace(best=state.agent, best_score=jnp.asarray(score))
     return state, [*rows, row]
 
