@@ -35,7 +35,7 @@ class SearchConfig:
     spread: float = 0.6  # of the changes that are tried
     common: float = 0.5  # share of their variance that all intersections have in common: a gridlock is no one's alone
     rate: float = 0.8  # of a generation's step, in changes
-    price: float = 3.0  # of a violation against the reward
+    price: float = 3.0  # of being at a limit, against the reward
     worst: float = 3.0  # rewards below it are gridlocks, and all gridlocks are alike
     first_seed: int = 600_000
 

@@ -20,6 +20,7 @@ from stream_jax.rl.state import physical
 from stream_jax.types import RLState
 
 SMALL_P = 0.1  # p-values above it are unremarkable
+MOST = 3.0  # times its share that one intersection can have in a constraint of the network
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +100,25 @@ def local_costs(x: Array, limits: Limits) -> Array:
     wait = jnp.maximum(WAIT_UNIT * x[:, PHASES] / limits.wait - 1.0, 0.0)
     served = 1.0 - (1.0 - x[:, PHASES + 1]) / limits.served
     return jnp.where(costs(x, limits) > 0, jnp.stack([queue, wait, served], axis=-1), 0.0)
+
+
+def nearness(x: Array, limits: Limits, power: float = 8.0) -> Array:
+    """[I, 3] each intersection's part in how near C1, C2 and C3 are at x [I, 10]: 1 at the limit and beyond it.
+
+    High powers of value over limit: what is far from a limit hardly counts, and long before it breaks it does. C1 and
+    C3 belong to the network, so that an intersection's part is its share of the network's.
+    """
+    own = jnp.stack(
+        [
+            QUEUE_UNIT * x[:, :PHASES].sum(-1) / limits.queue,
+            WAIT_UNIT * x[:, PHASES] / limits.wait,
+            x[:, PHASES + 1] / max(1.0 - limits.served, 1e-3),
+        ],
+        axis=-1,
+    )  # [I, 3]
+    network = jnp.minimum(own.mean(axis=0), 1.0)
+    part = jnp.minimum(own, MOST) * network ** (power - 1.0)
+    return part.at[:, 1].set(jnp.minimum(own[:, 1], 1.0) ** power)
 
 
 def saturated(cost: Array, cfg: RewardConfig) -> Array:

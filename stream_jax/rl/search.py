@@ -63,23 +63,23 @@ def changes(key: Array, intersections: int, cfg: SearchConfig) -> Array:
 
 def settings(cfg: AgentConfig) -> tuple:
     """What the search depends on: agents that are equal in it, key and road may share its scores."""
-    paid = cfg.reward.served, cfg.reward.queue, cfg.reward.delay, cfg.reward.cost_sharpness
+    paid = cfg.reward.served, cfg.reward.queue, cfg.reward.delay
     return cfg.search, cfg.state, cfg.policy, cfg.limits, cfg.forecast_horizon, paid
 
 
 def ascent(difference: Array, draws: Array, spread: float) -> Array:
     """[G] the step that the pairs' differences [K, I] ask for along their draws [K, I, G].
 
-    An hour that tips over into gridlock must not decide alone: differences count by their square roots, and the largest
-    fifth are all taken to be of one size.
+    Every hour has the same say, since safety counts hours: one that tips over into gridlock must not decide alone. Of its
+    differences the largest fifth are all taken to be of one size.
     """
-    size = jnp.quantile(jnp.abs(difference), LARGE)
-    vote = jnp.sign(difference) * jnp.sqrt(jnp.clip(jnp.abs(difference) / jnp.maximum(size, 1e-9), 0.0, 1.0))
+    size = jnp.quantile(jnp.abs(difference), LARGE, axis=1, keepdims=True)
+    vote = jnp.clip(difference / jnp.maximum(size, 1e-9), -1.0, 1.0)
     return spread * jnp.einsum("ki,kig->g", vote, draws) / jnp.maximum(jnp.abs(vote).sum(), 1e-9)
 
 
 def scores(episodes: list[Episode], adjacency: Array, cfg: AgentConfig) -> np.ndarray:
-    """[K, I] mean traffic reward of each neighbourhood minus the price of its part in violations."""
+    """[K, I] mean traffic reward of each neighbourhood minus the price of its part in coming near the limits."""
     return np.asarray(_scores(replay.stack(episodes).x[:, 1:], adjacency, cfg))
 
 
@@ -127,7 +127,7 @@ def _drive(offsets: Array, agent: Agent, seen: tuple, adjacency: Array, cfg: Age
 def _scores(x: Array, adjacency: Array, cfg: AgentConfig) -> Array:
     def step(x: Array) -> Array:  # [I]
         paid = jnp.maximum(objective.traffic(x, cfg.reward), -cfg.search.worst)
-        charged = objective.saturated(objective.local_costs(x, cfg.limits), cfg.reward).sum(-1)
+        charged = objective.nearness(x, cfg.limits).sum(-1)
         return objective.share(paid - cfg.search.price * charged, adjacency)
 
     return jax.vmap(jax.vmap(step))(x).mean(1)
