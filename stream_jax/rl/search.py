@@ -70,8 +70,8 @@ def settings(cfg: AgentConfig) -> tuple:
 def ascent(difference: Array, draws: Array, spread: float) -> Array:
     """[G] the step that the pairs' differences [K, I] ask for along their draws [K, I, G].
 
-    Every hour has the same say, since safety counts hours: one that tips over into gridlock must not decide alone. Of its
-    differences the largest fifth are all taken to be of one size.
+    Every hour has the same say, since safety counts hours: one that tips over into gridlock must not decide alone. Of
+    its differences the largest fifth are all taken to be of one size.
     """
     size = jnp.quantile(jnp.abs(difference), LARGE, axis=1, keepdims=True)
     vote = jnp.clip(difference / jnp.maximum(size, 1e-9), -1.0, 1.0)

@@ -15,6 +15,7 @@ from stream_jax.rl.objective import (
     credited,
     local_costs,
     local_rewards,
+    nearness,
     potential,
     share,
     traffic,
@@ -99,3 +100,13 @@ def test_credit_stays_in_the_neighbourhood():
     np.testing.assert_allclose(local[:, 2], [1 / 3, 1 / 3, 1 / 3, 0.0], rtol=1e-6)
     whole = credited(jnp.array([3.0, 0, 0, 0]), x, ADJACENCY, LIMITS, RewardConfig(neighbourhood=False))
     np.testing.assert_allclose(whole, np.tile([0.75, 0.0, 1.0, 0.0], (4, 1)), rtol=1e-6)
+
+
+def test_nearness_is_one_at_a_limit_little_far_from_it_and_belongs_to_those_who_wait():
+    queues = jnp.zeros((4, 10)).at[:, :8].set(jnp.array([0.5, 1.5, 1.0, 1.0])[:, None] / 8.0)  # 5, 15, 10, 10 vehicles
+    found = nearness(queues.at[0, 8].set(1.0).at[1, 8].set(0.5).at[2, 8].set(9.0), LIMITS)
+    np.testing.assert_allclose(found[:, 0], [0.5, 1.5, 1.0, 1.0], rtol=1e-5)  # the mean, 10, is the limit
+    np.testing.assert_allclose(found[:, 1], [1.0, 0.5**8, 1.0, 0.0], rtol=1e-5)  # 120 s, 60 s, beyond, none
+    np.testing.assert_allclose(nearness(0.5 * queues, LIMITS)[:, 0], 0.5**8 * found[:, 0], rtol=1e-5)
+    unserved = jnp.zeros((4, 10)).at[:, 9].set(jnp.array([0.0, 0.4, 0.2, 0.2]))  # on average a fifth, the limit
+    np.testing.assert_allclose(nearness(unserved, LIMITS)[:, 2], [0.0, 2.0, 1.0, 1.0], rtol=1e-5)

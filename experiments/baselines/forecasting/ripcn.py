@@ -1,7 +1,8 @@
 """RIPCN: how hard each road is to enter steers where flow and its uncertainty go, told as a few components of errors.
 
 Lv, Lin, Guo, Mao, Nie, Gong, Lin, Wan, "RIPCN: A Road Impedance Principal Component Network for Probabilistic Traffic
-Flow Forecasting", KDD 2026 (arXiv 2512.21685), with the sizes of the authors' repository LvHaochenBANG/RIPCN. Followed:
+Flow Forecasting", KDD 2026 (arXiv 2512.21685), with the sizes of the authors' repository LvHaochenBANG/RIPCN. The text
+was at hand only in another's translation of its chapter 4, whose equation numbers are given. Followed:
 the impedance of Eq. (4), its future by attention over its past and the loss of that, Eqs. (6) to (9); graph
 convolutions over differences of impedance between neighbours, Eqs. (8) and (20), within causal convolutions in time and
 skip connections; components d_1 .. d_K of the errors of all cells and horizons together, orthogonal by Eq. (11), their
