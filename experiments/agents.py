@@ -69,6 +69,7 @@ AGENTS = {
         search=SearchConfig(generations=4),
         ppo=PPOConfig(discount=0.95, trace=0.8, learning_rate=1e-3, epochs=6),
         world_training=TrainConfig(learning_rate=2e-3, batch=64, epochs=40, patience=6),
+        safety=SafetyConfig(resolution=1.0),
         iterations=3,
         episodes=8,
         hold=5,
@@ -79,6 +80,7 @@ AGENTS = {
     ),
     "paper": AgentConfig(
         search=SearchConfig(generations=20, pairs=16),
+        safety=SafetyConfig(resolution=1.0),
         iterations=50,
         episodes=20,
         validation_episodes=20,

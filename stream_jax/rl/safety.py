@@ -38,12 +38,15 @@ class SafetyConfig:
     step: float = 0.05  # largest change of an entry of the action per iterate
     violation_weight: float = 1.0  # lambda of the violation against L in the projection's objective
     longest_queue_raise: float = 0.5  # what the longest-queue plan gives the phases that wait most
+    # Where nothing is feasible, excesses within so many margins of the least are alike, and what is nearest to the
+    # proposal wins: the margin says by how much predictions of L are off. 0 takes the least, however little it differs.
+    resolution: float = 0.0
 
     def __post_init__(self) -> None:
         if self.mode not in ("hard", "soft", "none"):
             raise ValueError(f"mode must be hard, soft or none, not {self.mode!r}")
-        if not (self.num_projections >= 1 and self.step > 0):
-            raise ValueError("num_projections must be at least 1 and step positive")
+        if not (self.num_projections >= 1 and self.step > 0 and self.resolution >= 0):
+            raise ValueError("num_projections must be at least 1, step positive and resolution not negative")
 
 
 class FilterParams(NamedTuple):
@@ -103,7 +106,10 @@ def choose(
     feasible = bare + margin <= 0.0
     distance = ((candidates - proposed) ** 2).sum(axis=(1, 2))
     nearest = jnp.argmin(jnp.where(feasible, distance, jnp.inf))
-    chosen = jnp.where(feasible.any(), nearest, jnp.argmin(bare))
+    # The least excess itself is always alike, also where the margin is infinite and times 0 not a number.
+    reach = jnp.where(cfg.resolution > 0, cfg.resolution * margin, 0.0)
+    alike = bare <= bare.min() + reach
+    chosen = jnp.where(feasible.any(), nearest, jnp.argmin(jnp.where(alike, distance, jnp.inf)))
     # Without a feasible candidate a filtered action is the one of least excess, wherever it came from.
     unfeasible_source = LEAST_EXCESS if cfg.mode == "hard" else POLICY
     certificate = Certificate(
