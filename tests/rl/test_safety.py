@@ -102,6 +102,18 @@ def test_an_infinite_margin_certifies_nothing_and_still_ranks_the_candidates():
     assert jnp.isinf(certificate.excess)
 
 
+def test_where_nothing_is_feasible_a_gain_smaller_than_predictions_are_off_by_moves_nothing():
+    # Ten steps of 0.05 from 0 take L from .25 to .25 * .9^2 = .2025, a gain of .0475; the margin asks for .5.
+    coarse = SafetyConfig(resolution=1.0)
+    action, certificate = choose(greens_help, ZERO, margin=0.5, cfg=coarse)
+    chex.assert_trees_all_equal(action, ZERO)
+    assert not certificate.certified and certificate.source == safety.LEAST_EXCESS
+    # A tenth of that margin is .05 and still more than the gain; at .08 margins (.04) it is not, and the first iterate
+    # within .04 of the least is taken: .25 (1 - .2 a)^2 <= .2425 from a = .076, the second step.
+    fine, _ = choose(greens_help, ZERO, margin=0.5, cfg=SafetyConfig(resolution=0.08))
+    np.testing.assert_allclose(fine, 0.1, rtol=1e-4)
+
+
 def test_projected_actions_stay_in_their_box():
     action, _ = choose(lambda a: 2.0 * greens_help(a), jnp.full((1, 9), 0.9))
     np.testing.assert_allclose(action, 1.0)
