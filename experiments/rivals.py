@@ -168,14 +168,17 @@ def _collecting(
 def _validated(
     key: Array, state: RivalState, rows: list[Row], make_step: MakeStep, collect: Collect, cfg: AgentConfig
 ) -> tuple[RivalState, list[Row]]:
-    """Drives the validation episodes without exploration and keeps the learner if none was better."""
+    """Drives the validation episodes without exploration and keeps the learner if none was better.
+
+    As ours: what has not learned yet is measured, but never kept.
+    """
     step = make_step(key, state.learner, False)
     episodes = replay.stack(collect(step, cfg.validation_episodes, cfg.validation_seed))
     measured = _performance(episodes, cfg=cfg)
     row = {"kind": "validation", "iteration": int(state.iteration)} | verification.summary(measured)
     score = verification.merit(measured)
     # A controller that fails to act has no costs to show, and would look safe.
-    if np.isfinite(score).all() and tuple(score) > tuple(np.asarray(state.best_score)):
+    if int(state.iteration) and np.isfinite(score).all() and tuple(score) > tuple(np.asarray(state.best_score)):
         state = state._replace(best=state.learner, best_score=jnp.asarray(score))
     return state, [*rows, row]
 

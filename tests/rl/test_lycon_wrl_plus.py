@@ -39,12 +39,14 @@ def driven(agent, cfg=UNFILTERED, seed=77, episodes=16):
     return replay.stack(toy_road.collect(step, episodes, seed))
 
 
-def test_learning_beats_the_default_plan_on_roads_it_has_not_seen(learned):
-    before, after = driven(lycon.start(KEY, ADJACENCY, UNFILTERED).agent), driven(learned.agent)
+def test_learning_beats_the_default_plan_on_roads_it_has_not_seen():
+    longer = dataclasses.replace(UNFILTERED, iterations=4)
+    learned = lycon.fit(KEY, toy_road.collect, ADJACENCY, longer)
+    before, after = driven(lycon.start(KEY, ADJACENCY, longer).agent), driven(learned.agent)
     np.testing.assert_array_equal(before.plan, np.zeros_like(before.plan))
     # Same 16 seeds for both. The default plan lets the busy queues grow by 2.25 vehicles a step, see toy_road.
-    # Traffic is minus the queue; two iterations take about a tenth off it.
-    assert float(after.traffic.mean()) > 0.93 * float(before.traffic.mean())
+    # Traffic is minus the queue; four iterations take two thirds off it, and rounding on other machines may cost some.
+    assert float(after.traffic.mean()) > 0.8 * float(before.traffic.mean())
     gain = after.traffic.mean(1) - before.traffic.mean(1)
     assert (gain > 0).all()
 
