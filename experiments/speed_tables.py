@@ -63,9 +63,8 @@ def latency_table(rows: list[dict]) -> list[str]:
     for method, name in dict.fromkeys((row["method"], row["component"]) for row in rows):
         if method == "stream_jax" or name.startswith(RIVALS_TICK):
             theirs = f"{reported[name][0]:.1f}" if name in reported else ""
-            shown = (
-                name if method == "stream_jax" else f"PyTorch, same sizes, in turns with ours: whole tick, {name[4:]}"
-            )
+            variant = name.rpartition(", ")[2]
+            shown = name if method == "stream_jax" else f"PyTorch's whole tick in turns with ours, {variant}"
             spent = " | ".join(f"{value[method, name, metric]:.2f}" for metric in ("ms", "p95_ms"))
             lines.append(f"| {shown} | {theirs} | {spent} |")
     return [*lines, ""]
