@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from experiments import agent_road
 from experiments.road import CityRoad
@@ -39,6 +40,7 @@ def draw_learning(path: Path, curve: list[dict]) -> None:
             if points:
                 axis.plot(*zip(*points, strict=True), style, label=kind)
         axis.set(title=title, xlabel="iteration")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.legend(frameon=False)
     figure.savefig(path, dpi=110)
 

@@ -106,11 +106,10 @@ def choose(
     feasible = bare + margin <= 0.0
     distance = ((candidates - proposed) ** 2).sum(axis=(1, 2))
     nearest = jnp.argmin(jnp.where(feasible, distance, jnp.inf))
-    # The least excess itself is always alike, also where the margin is infinite and times 0 not a number.
-    reach = jnp.where(cfg.resolution > 0, cfg.resolution * margin, 0.0)
+    reach = cfg.resolution * margin if cfg.resolution else 0.0  # an infinite margin times 0 would be no number
     alike = bare <= bare.min() + reach
     chosen = jnp.where(feasible.any(), nearest, jnp.argmin(jnp.where(alike, distance, jnp.inf)))
-    # Without a feasible candidate a filtered action is the one of least excess, wherever it came from.
+    # Without a feasible candidate the action counts as the one of least excess, as far as that can be told.
     unfeasible_source = LEAST_EXCESS if cfg.mode == "hard" else POLICY
     certificate = Certificate(
         value=now,
