@@ -30,7 +30,7 @@ from stream_jax.rl.state import StateConfig
 from stream_jax.rl.world_network import WorldConfig
 
 OURS = "lycon_wrl_plus"
-RIVALS = ("ppo", "cpo", "sac_lagrangian")  # learned with the preset's budget, see rivals.py
+RIVALS = ("ppo", "cpo", "sac_lagrangian", "la_mbda")  # learned with the preset's budget, see rivals.py
 LEARNING_PART = "val"  # of the recording: the upstream models have not been trained on it, and it is not the test
 # What an ablation changes; every one of them is trained anew with the same budget.
 VARIANTS = {

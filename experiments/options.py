@@ -85,7 +85,8 @@ def parser() -> argparse.ArgumentParser:
         "--controllers",
         nargs="+",
         help="controllers to compare (ours and three without learning), or all of these; learned ones are also "
-        ":no_lyapunov, :soft_0.1, :soft_1, :no_uncertainty and :no_anomaly of ours, ppo, cpo and sac_lagrangian",
+        ":no_lyapunov, :soft_0.1, :soft_1, :no_uncertainty and :no_anomaly of ours, "
+        "ppo, cpo, sac_lagrangian and la_mbda",
     )
     control.add_argument("--workers", type=int, metavar="N", help="SUMO processes side by side (one a core)")
     raw = top.add_argument_group("where the recording comes from")

@@ -67,7 +67,7 @@ CONTROLLERS = {
     "PPO": "ppo",
     "CPO": "cpo",
     "SAC-Lagrangian": "sac_lagrangian",
-    "LAMBDA": "lambda",
+    "LAMBDA": "la_mbda",
     "LyCon-WRL+": "lycon_wrl_plus",
     "STREAM-RL": "lycon_wrl_plus",
     "Full STREAM-RL": "lycon_wrl_plus",

@@ -20,8 +20,10 @@ from rich.console import Console
 from experiments import agent_road, evaluation
 from experiments.agent_road import CityDays
 from experiments.agents import RIVALS, learning_episodes
-from experiments.baselines.control import cpo, ppo, sac_lagrangian
+from experiments.baselines.control import cpo, la_mbda, ppo, sac_lagrangian
 from experiments.baselines.control.cpo import CPOConfig
+from experiments.baselines.control.la_mbda import LambdaConfig
+from experiments.baselines.control.posterior import PosteriorConfig
 from experiments.baselines.control.ppo import PPORivalConfig
 from experiments.baselines.control.road_task import MakeStep, road_task, step_maker, trajectories
 from experiments.baselines.control.sac_lagrangian import SACConfig
@@ -35,7 +37,7 @@ from stream_jax.rl.agent_store import AgentStore
 from stream_jax.rl.episodes import Episode
 from stream_jax.rl.lycon_wrl_plus import Collect
 
-METHODS: dict[str, ModuleType] = dict(zip(RIVALS, (ppo, cpo, sac_lagrangian), strict=True))
+METHODS: dict[str, ModuleType] = dict(zip(RIVALS, (ppo, cpo, sac_lagrangian, la_mbda), strict=True))
 Row = dict[str, Any]
 
 
@@ -57,12 +59,23 @@ class Fitted(NamedTuple):
     rows: list[Row]  # one per iteration and one per validation
 
 
-def settings(name: str, cfg: AgentConfig) -> PPORivalConfig | CPOConfig | SACConfig:
+def settings(name: str, cfg: AgentConfig) -> PPORivalConfig | CPOConfig | SACConfig | LambdaConfig:
     """A rival's sizes, rates and number of updates, as far as they have a counterpart the same as ours."""
     if name in ("ppo", "cpo"):
         return (PPORivalConfig if name == "ppo" else CPOConfig)(cfg.policy, cfg.ppo, cfg.rounds)
     passes = cfg.rounds * cfg.ppo.epochs * (1.0 + cfg.imagined)  # ours: over real and imagined rows
-    return SACConfig(cfg.policy, cfg.ppo, passes, cfg.ppo.learning_rate, cfg.ppo.critic_rate)
+    if name == "sac_lagrangian":
+        return SACConfig(cfg.policy, cfg.ppo, passes, cfg.ppo.learning_rate, cfg.ppo.critic_rate)
+    training = cfg.world_training
+    return LambdaConfig(
+        cfg.policy,
+        cfg.ppo,
+        PosteriorConfig(cfg.world.hidden, cfg.world.layers, training.learning_rate, training.batch),
+        worlds=cfg.world.members,
+        horizon=cfg.world.horizon,
+        passes=passes,
+        world_passes=training.epochs / 2,  # ours passes over what it remembers so far, on average half of it all
+    )
 
 
 def fit(

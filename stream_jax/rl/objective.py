@@ -79,11 +79,13 @@ def local_rewards(
         sigma_unit: [2] typical mean and standard deviation of the forecast's sigma.
     """
     sigma = (state.sigma.mean(-1) - sigma_unit[0]) / sigma_unit[1]
+    # Left out, not multiplied by 0: where a gradient is taken, that of the longest wait may be 0 / 0 in compiled code.
+    violated = costs(physical(next_state), limits).sum() if cfg.violation > 0 else 0.0
     return (
         traffic(physical(next_state), cfg)
         + cfg.anomaly * anomaly_reward(state, next_state, cfg)
         - cfg.uncertainty * sigma
-        - cfg.violation * costs(physical(next_state), limits).sum()
+        - cfg.violation * violated
         - cfg.soft_lyapunov * excess
         - cfg.correction * jnp.square(moved).sum(-1)
     )

@@ -109,8 +109,11 @@ def test_every_rival_has_the_budget_of_ours():
     updates = TOY.rounds * TOY.ppo.epochs
     assert rivals.settings("ppo", TOY).rounds * rivals.settings("ppo", TOY).ppo.epochs == updates
     assert rivals.settings("cpo", TOY).rounds * rivals.settings("cpo", TOY).ppo.epochs == updates
-    # Half of what ours learns from is imagined here; who imagines nothing takes as many steps on what was collected.
+    # Half of what ours learns from is imagined here; these take all their steps on what was collected or imagined.
     assert rivals.settings("sac_lagrangian", TOY).passes == 2.0 * updates
+    dreaming = rivals.settings("la_mbda", TOY)
+    assert dreaming.passes == 2.0 * updates
+    assert (dreaming.worlds, dreaming.horizon) == (TOY.world.members, TOY.world.horizon)
 
 
 def test_a_rival_learns_in_sumo_by_its_name_and_is_read_back(tmp_path, console, monkeypatch):
