@@ -21,6 +21,7 @@ from stream_jax.types import RLState
 
 SMALL_P = 0.1  # p-values above it are unremarkable
 MOST = 3.0  # times its share that one intersection can have in a constraint of the network
+LONGEST = 1.25  # times the limit from which all waits are alike
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,10 +106,11 @@ def local_costs(x: Array, limits: Limits) -> Array:
 
 
 def nearness(x: Array, limits: Limits, power: float = 8.0) -> Array:
-    """[I, 3] each intersection's part in how near C1, C2 and C3 are at x [I, 10]: 1 at the limit and beyond it.
+    """[I, 3] each intersection's part in how near C1, C2 and C3 are at x [I, 10]: 1 at the limit.
 
     High powers of value over limit: what is far from a limit hardly counts, and long before it breaks it does. C1 and
-    C3 belong to the network, so that an intersection's part is its share of the network's.
+    C3 belong to the network, so that an intersection's part is its share of the network's. A wait beyond its limit goes
+    on to count more, up to 6: the guard lets most waits come near it, and few break it.
     """
     own = jnp.stack(
         [
@@ -120,7 +122,7 @@ def nearness(x: Array, limits: Limits, power: float = 8.0) -> Array:
     )  # [I, 3]
     network = jnp.minimum(own.mean(axis=0), 1.0)
     part = jnp.minimum(own, MOST) * network ** (power - 1.0)
-    return part.at[:, 1].set(jnp.minimum(own[:, 1], 1.0) ** power)
+    return part.at[:, 1].set(jnp.minimum(own[:, 1], LONGEST) ** power)
 
 
 def saturated(cost: Array, cfg: RewardConfig) -> Array:

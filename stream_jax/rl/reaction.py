@@ -13,16 +13,17 @@ from stream_jax.rl.constraints import PHASES
 from stream_jax.rl.state import ACTIONS, physical
 from stream_jax.types import RLState
 
-GREEN_TERMS = ("left", "through", "longer", "shorter", "crowded", "longer_crowded")
+GREEN_TERMS = ("left", "through", "longer", "shorter", "crowded", "longer_crowded", "waited", "busy")
 GUARD_TERMS = ("always", "crowded", "waited", "growth", "doubt", "anomaly")
 GAINS = len(GREEN_TERMS) + len(GUARD_TERMS)
 CROWDED, FULL = 0.6, 1.1  # longest queue of a phase, in 10 vehicles, where an intersection begins to be and is crowded
-LONG_WAIT, LIMIT_WAIT = 0.5, 1.0  # in 120 s
+BUSY, JAMMED = 0.6, 1.1  # queues of an intersection, mean of the network, in 10 vehicles
+LONG_WAIT, LIMIT_WAIT = 0.7, 1.0  # in 120 s
 SMALL = 0.1  # one vehicle: queues below it are all alike
 
 
 def terms(state: RLState) -> Array:
-    """[I, 9, 12]: what each gain adds to each entry of the action; of the order of 1."""
+    """[I, 9, 14]: what each gain adds to each entry of the action; of the order of 1."""
     x = physical(state)
     chex.assert_rank(x, 2)
     queue, wait = x[:, :PHASES], x[:, PHASES]
@@ -30,14 +31,16 @@ def terms(state: RLState) -> Array:
     longer = jnp.clip((queue - usual) / (usual + SMALL), 0.0, 2.0)  # [I, 8]
     shorter = jnp.clip((usual - queue) / (usual + SMALL), 0.0, 1.0)
     crowded = jnp.clip((queue.max(-1) - CROWDED) / (FULL - CROWDED), 0.0, 1.0)  # [I]
+    waited = jnp.clip((wait - LONG_WAIT) / (LIMIT_WAIT - LONG_WAIT), 0.0, 1.0)  # [I]
+    busy = jnp.clip((queue.sum(-1).mean() - BUSY) / (JAMMED - BUSY), 0.0, 1.0)
     is_left = jnp.broadcast_to(jnp.arange(PHASES) % 2 == 0, queue.shape).astype(queue.dtype)
-    everywhere = jnp.broadcast_to(crowded[:, None], queue.shape)
-    greens = jnp.stack([is_left, 1.0 - is_left, longer, shorter, everywhere, longer * everywhere], axis=-1)
+    alike = [jnp.broadcast_to(signal, queue.shape) for signal in (crowded[:, None], waited[:, None], busy)]
+    greens = jnp.stack([is_left, 1.0 - is_left, longer, shorter, alike[0], longer * alike[0], *alike[1:]], axis=-1)
     first, last = state.mean[:, 0], state.mean[:, -1]
     guard = [
         jnp.ones_like(wait),
         crowded,
-        jnp.clip((wait - LONG_WAIT) / (LIMIT_WAIT - LONG_WAIT), 0.0, 1.0),
+        waited,
         jnp.clip(last / jnp.maximum(first, SMALL) - 1.0, -1.0, 1.0),
         jnp.clip(state.sigma.mean(-1) / jnp.maximum(state.mean.mean(-1), SMALL), 0.0, 1.0),
         state.anomalous.astype(wait.dtype),

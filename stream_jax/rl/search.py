@@ -2,7 +2,7 @@
 
 Before Algorithm 1, Phase 4; the paper starts from random weights. What a plan does is small beside what the traffic of
 an hour does, and an advantage has to tell the two apart. Two drives of one episode share its traffic, so that their
-difference is the plan's: an evolution strategy with antithetic pairs, in twelve dimensions. A part of every change is
+difference is the plan's: an evolution strategy with antithetic pairs, in fourteen dimensions. A part of every change is
 the intersection's own, and each is judged by its own neighbourhood, so that an episode tells more than one thing.
 """
 
@@ -84,7 +84,7 @@ def scores(episodes: list[Episode], adjacency: Array, cfg: AgentConfig) -> np.nd
 
 
 def gains_of(agent: Agent) -> Array:
-    """[12] the gains of the agent's reaction."""
+    """[14] the gains of the agent's reaction."""
     return agent.policy.actor["params"]["gains"]
 
 

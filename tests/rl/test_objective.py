@@ -106,7 +106,7 @@ def test_nearness_is_one_at_a_limit_little_far_from_it_and_belongs_to_those_who_
     queues = jnp.zeros((4, 10)).at[:, :8].set(jnp.array([0.5, 1.5, 1.0, 1.0])[:, None] / 8.0)  # 5, 15, 10, 10 vehicles
     found = nearness(queues.at[0, 8].set(1.0).at[1, 8].set(0.5).at[2, 8].set(9.0), LIMITS)
     np.testing.assert_allclose(found[:, 0], [0.5, 1.5, 1.0, 1.0], rtol=1e-5)  # the mean, 10, is the limit
-    np.testing.assert_allclose(found[:, 1], [1.0, 0.5**8, 1.0, 0.0], rtol=1e-5)  # 120 s, 60 s, beyond, none
+    np.testing.assert_allclose(found[:, 1], [1.0, 0.5**8, 1.25**8, 0.0], rtol=1e-5)  # 120 s, 60 s, beyond, none
     np.testing.assert_allclose(nearness(0.5 * queues, LIMITS)[:, 0], 0.5**8 * found[:, 0], rtol=1e-5)
     unserved = jnp.zeros((4, 10)).at[:, 9].set(jnp.array([0.0, 0.4, 0.2, 0.2]))  # on average a fifth, the limit
     np.testing.assert_allclose(nearness(unserved, LIMITS)[:, 2], [0.0, 2.0, 1.0, 1.0], rtol=1e-5)

@@ -45,12 +45,20 @@ def test_terms_by_hand():
     assert busy["green_through"] == 1.0 and busy["green_left"] == 0.0
     np.testing.assert_allclose(busy["green_longer"], 2.0)  # 1.0 / 0.3, cut at 2
     np.testing.assert_allclose(busy["green_longer_crowded"], 2.0, rtol=1e-6)  # 2 times 1: 12 vehicles
+    np.testing.assert_allclose([busy["green_waited"], busy["green_busy"]], [2.0 / 3.0, 0.0], rtol=1e-5)  # .9 in .7 .. 1
     np.testing.assert_allclose(found[2, GAIN["green_shorter"]], 1.0 / 3.0, rtol=1e-5)  # 0.1 / 0.3
     guard = dict(zip(names, np.asarray(found[8]), strict=True))
     np.testing.assert_allclose(
-        [guard[f"guard_{name}"] for name in reaction.GUARD_TERMS], [1.0, 1.0, 0.8, 0.5, 0.0, 0.0], rtol=1e-5
+        [guard[f"guard_{name}"] for name in reaction.GUARD_TERMS], [1.0, 1.0, 2.0 / 3.0, 0.5, 0.0, 0.0], rtol=1e-5
     )
     assert not found[:8, len(reaction.GREEN_TERMS) :].any() and not found[8, : len(reaction.GREEN_TERMS)].any()
+
+
+def test_a_full_network_is_busy_at_every_intersection_and_phase():
+    state = blank_state(4, CFG)
+    queues = state.local.at[:3, :8].set(1.0 / 6.0)  # 13.3 vehicles at 3 of 4: 10 on average, 1 unit
+    found = reaction.terms(state._replace(local=queues))
+    np.testing.assert_allclose(found[:, :8, GAIN["green_busy"]], np.full((4, 8), 0.8), rtol=1e-5)  # 1 in .6 .. 1.1
 
 
 def test_intersections_in_another_order_get_the_same_reactions():
@@ -75,9 +83,10 @@ def test_changes_have_unit_variance_and_the_share_in_common_that_is_asked_for():
 
 
 def test_a_step_goes_up_a_slope_and_one_gridlock_does_not_turn_it():
-    slope, draws = jnp.arange(1.0, 13.0), jax.random.normal(KEY, (16, 4, 12))
+    slope = jnp.arange(1.0, len(search.NAMES) + 1.0)
+    draws = jax.random.normal(KEY, (16, 4, len(search.NAMES)))
     honest = search.ascent(2.0 * draws @ slope, draws, 0.3)
-    # E[vote times draw] is along the slope; 64 differences in 12 dimensions leave an angle, not a right one.
+    # E[vote times draw] is along the slope; 64 differences in 14 dimensions leave an angle, not a right one.
     assert float(honest @ slope) > 0.8 * float(jnp.linalg.norm(honest) * jnp.linalg.norm(slope))
     tipped = search.ascent((2.0 * draws @ slope).at[0, 0].set(-1e6), draws, 0.3)
     assert float(tipped @ slope) > 0.75 * float(jnp.linalg.norm(tipped) * jnp.linalg.norm(slope))
