@@ -8,8 +8,10 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments import agent_road
 from experiments.road import CityRoad
+from sim.closures import RoadIncident
 from sim.loop import Episode
 from sim.nema import decode_action
+from stream_jax.rl.agent import Decision
 from stream_jax.rl.constraints import Limits
 
 SOURCES = ("policy", "projected", "previous", "default plan", "longest queue", "least excess")
@@ -21,7 +23,7 @@ def draw_all(
 ) -> None:
     """Writes learning.png, episode.png and greens.png to a folder."""
     draw_learning(folder / "learning.png", curve)
-    shown = max(episodes, key=lambda one: (len(one.scenario.incidents), float(one.road.queue.mean())))
+    shown = max(episodes, key=lambda one: (_interventions_at_incidents(one, place), len(one.scenario.incidents)))
     draw_episode(folder / "episode.png", shown, place, limits)
     draw_greens(folder / "greens.png", episodes, road)
 
@@ -58,15 +60,17 @@ def draw_episode(path: Path, episode: Episode, place: Path, limits: Limits) -> N
     axes[1].plot(minutes, episode.road.wait.max(1), color="C1", label="longest wait, s")
     axes[1].axhline(limits.wait, color="C3", ls=":", label="limit")
     axes[1].set(ylabel="seconds")
-    made = agent_road.read_decisions(agent_road.decision_file(place, episode.index, episode.scenario))
+    made = _decisions(episode, place)
     axes[2].step(minutes[:-1], made.certificate.source, where="post", color="C2")
+    changed = np.flatnonzero((made.action != made.proposed).any((1, 2)))
+    axes[2].plot(changed + 0.5, made.certificate.source[changed], "o", color="C3", ms=4, label="changed by the filter")
     axes[2].set(yticks=range(len(SOURCES)), yticklabels=SOURCES, xlabel="minute", title="where the action came from")
     for incident in episode.scenario.incidents:
-        start, end = ((second - episode.scenario.warmup_s) / 60 for second in (incident.start_s, incident.end_s))
+        start, end = _minutes(incident, episode)
         for number, axis in enumerate(axes):
             label = f"lane closed at intersection {incident.signal}" if number == 0 else None
             axis.axvspan(max(start, 0), end, color="C3", alpha=0.08, label=label)
-    for axis in axes[:2]:
+    for axis in axes:
         axis.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=110)
 
@@ -93,3 +97,23 @@ def draw_greens(path: Path, episodes: list[Episode], road: CityRoad) -> None:
     axes[1].axhline(85.0, color="C3", ls=":")
     figure.suptitle("what the controller chose (dotted: default plan)")
     figure.savefig(path, dpi=110)
+
+
+def _interventions_at_incidents(episode: Episode, place: Path) -> int:
+    """Control steps during incidents at which the filter changed what the policy proposed."""
+    made = _decisions(episode, place)
+    minute = np.arange(len(episode.action))
+    during = np.zeros(len(minute), bool)
+    for incident in episode.scenario.incidents:
+        start, end = _minutes(incident, episode)
+        during |= (minute >= start) & (minute < end)
+    return int((during & (made.action != made.proposed).any((1, 2))).sum())
+
+
+def _decisions(episode: Episode, place: Path) -> Decision:
+    return agent_road.read_decisions(agent_road.decision_file(place, episode.index, episode.scenario))
+
+
+def _minutes(incident: RoadIncident, episode: Episode) -> tuple[float, float]:
+    start, end = ((second - episode.scenario.warmup_s) / 60 for second in (incident.start_s, incident.end_s))
+    return start, end

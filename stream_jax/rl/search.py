@@ -64,7 +64,7 @@ def changes(key: Array, intersections: int, cfg: SearchConfig) -> Array:
 def settings(cfg: AgentConfig) -> tuple:
     """What the search depends on: agents that are equal in it, key and road may share its scores."""
     paid = cfg.reward.served, cfg.reward.queue, cfg.reward.delay
-    return cfg.search, cfg.state, cfg.policy, cfg.limits, cfg.forecast_horizon, paid
+    return NAMES, cfg.search, cfg.state, cfg.policy, cfg.limits, cfg.forecast_horizon, paid
 
 
 def ascent(difference: Array, draws: Array, spread: float) -> Array:
