@@ -143,12 +143,7 @@ def answer(found: Query | None, book: Book) -> Answer | None:
     """The rows' summary, or None when nothing was run."""
     if found is None:
         return None
-    rows = [
-        row
-        for row in book.get((found.dataset, found.stage), ())
-        if found.where.items() <= row.items() and fnmatchcase(row.get("metric", ""), found.metric)
-    ]
-    rows = [row for row in rows if not isinstance(row["value"], str)]
+    rows = matching(found, book)
     values = np.array([row["value"] for row in rows], np.float64)
     if not rows or (found.summary == "sd" and len(rows) == 1):
         return None
@@ -163,6 +158,16 @@ def answer(found: Query | None, book: Book) -> Answer | None:
         float(by_seed.std(ddof=1)) if len(by_seed) > 1 else None,
         float(np.max(limits)) if limits else None,
     )
+
+
+def matching(found: Query, book: Book) -> list[dict]:
+    """The rows behind a question; those whose value is no finite number are left out."""
+    rows = [
+        row
+        for row in book.get((found.dataset, found.stage), ())
+        if found.where.items() <= row.items() and fnmatchcase(row.get("metric", ""), found.metric)
+    ]
+    return [row for row in rows if not isinstance(row["value"], str)]
 
 
 def load(folder: Path) -> Book:
@@ -189,7 +194,12 @@ def others(table: str, book: Book, dataset: str) -> list[str]:
     }.get(table, ("", "", {}))
     shown = {names[row] for row in paper.TABLES[table].rows if row in names}
     ran = dict.fromkeys(row[field] for row in book.get((dataset, stage), ()) if field in row)
-    return [name for name in ran if name not in shown | {"comparison", "score", "full"}]
+    columns = paper.TABLES[table].columns[1:]
+    return [
+        name
+        for name in ran
+        if name not in shown and any(answer(query(table, name, column, dataset), book) for column in columns)
+    ]
 
 
 def _forecast(dataset: str, row: str, column: str) -> Query:

@@ -1,7 +1,7 @@
-"""Results rows to tables: the paper's with columns «paper | ours», and the README's block.
+"""Results rows to tables: the paper's with columns «paper | ours», the README's headline, and all of ours.
 
   python experiments/tables.py --table forecasting      one table, or all of them with --table all
-  python experiments/tables.py --write README.md        the block between the README's markers, which a test compares
+  python experiments/tables.py --write README.md docs/results.md     the blocks between their markers, tested to be so
 
 A cell of ours that was not run is empty; a paper cell that cannot be true carries the number of its footnote.
 """
@@ -9,15 +9,24 @@ A cell of ours that was not run is empty; a paper cell that cannot be true carri
 import argparse
 from pathlib import Path
 
-from experiments import ours, paper, readme_tables
+from experiments import headline, ours, paper, readme_tables
 
-START, END = "<!-- results: start -->", "<!-- results: end -->"
+BLOCKS = {
+    "headline": lambda folder: headline.render(ours.load(folder)),
+    "results": readme_tables.render,
+}  # what stands between `<!-- name: start -->` and `<!-- name: end -->`
 ALL = "all"
+ON_THE_ROAD = (
+    "rl",
+    "lyapunov",
+    "covariance",
+)  # driven by the synthetic city's demand unless run on another
 
 
 def paper_table(name: str, book: ours.Book, dataset: str = "tdrive") -> str:
     """One table of the paper as markdown, beside what the results rows say."""
     table = paper.TABLES[name]
+    dataset = "synthetic" if name in ON_THE_ROAD and (dataset, "control") not in book else dataset
     first, *columns = table.columns
     lines, used = [], set()
     for row in [*table.rows, *ours.others(name, book, dataset)]:
@@ -61,10 +70,24 @@ def our_cell(found: ours.Answer | None) -> str:
 
 
 def write(page: Path, folder: Path) -> None:
-    """Puts the README's tables between the markers of a page."""
+    """Renews every block of a page."""
     text = page.read_text()
-    head, tail = text.split(START)[0], text.split(END)[1]
-    page.write_text(f"{head}{START}\n{readme_tables.render(folder)}{END}{tail}")
+    for name, render in BLOCKS.items():
+        if shown(text, name) is not None:
+            start, end = _markers(name)
+            head, tail = text.split(start)[0], text.split(end)[1]
+            text = f"{head}{start}\n{render(folder)}{end}{tail}"
+    page.write_text(text)
+
+
+def shown(text: str, name: str) -> str | None:
+    """What a page has between a block's markers; None if it has no such block."""
+    start, end = _markers(name)
+    return text.split(start)[1].split(end)[0] if start in text else None
+
+
+def _markers(name: str) -> tuple[str, str]:
+    return f"<!-- {name}: start -->", f"<!-- {name}: end -->"
 
 
 def source(book: ours.Book, used: set[tuple[str, str]]) -> str:
@@ -83,14 +106,15 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--dataset", default="tdrive", help="whose rows stand beside the paper's T-Drive")
     parser.add_argument("--table", choices=(*paper.TABLES, ALL), help="a table of the paper")
-    parser.add_argument("--write", type=Path, help="page with the markers")
+    parser.add_argument("--write", type=Path, nargs="+", help="pages with markers")
     args = parser.parse_args()
     if args.table:
         names = paper.TABLES if args.table == ALL else (args.table,)
         book = ours.load(args.results)
         print("\n".join(paper_table(name, book, args.dataset) for name in names))
     elif args.write:
-        write(args.write, args.results)
+        for page in args.write:
+            write(page, args.results)
     else:
         print(readme_tables.render(args.results))
 

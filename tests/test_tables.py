@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import figures, ours, paper, readme_tables, results, tables
+from experiments import figures, headline, ours, paper, readme_tables, results, tables
 
 ROOT = Path(__file__).parent.parent
 COMMON = {"dataset": "tdrive", "data": "synthetic", "preset": "smoke", "device": "cpu", "data_hash": "h"}
@@ -29,12 +29,33 @@ def cells(text: str, row: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
-def test_the_readme_shows_exactly_what_the_results_rows_say():
-    readme = (ROOT / "README.md").read_text()
-    shown = readme.split(tables.START)[1].split(tables.END)[0].strip()
-    assert shown == readme_tables.render(ROOT / "results").strip(), (
-        "run: python experiments/tables.py --write README.md"
+@pytest.mark.parametrize(("page", "block"), [("README.md", "headline"), ("docs/results.md", "results")])
+def test_the_readme_shows_exactly_what_the_results_rows_say(page, block):
+    shown = tables.shown((ROOT / page).read_text(), block)
+    assert shown.strip() == tables.BLOCKS[block](ROOT / "results").strip(), (
+        "run: python experiments/tables.py --write README.md docs/results.md"
     )
+
+
+def test_writing_renews_the_blocks_of_a_page_and_nothing_else(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("a\n\n<!-- headline: start -->\n<!-- headline: end -->\nb\n")
+    tables.write(page, tmp_path)
+    once = page.read_text()
+    assert once.startswith("a\n\n<!-- headline: start -->\n| |") and once.endswith("<!-- headline: end -->\nb\n")
+    tables.write(page, tmp_path)
+    assert page.read_text() == once
+
+
+def test_the_headline_says_on_what_it_was_measured_and_leaves_open_what_was_not(tmp_path):
+    rows = [forecast_row("pu_gat_plus", "nrmse_h4", value, seed) for seed, value in enumerate((0.3, 0.5))]
+    results.write_rows(tmp_path / "tdrive" / "forecast.jsonl", rows)
+    text = headline.render(ours.load(tmp_path))
+    assert (
+        "| NRMSE, one hour ahead | 0.254 | 0.400 ± 0.141 | tdrive, synthetic data; preset smoke, 2 seeds, cpu |" in text
+    )
+    assert "| safe episodes | 0.952 ± 0.021 |  | not run |" in text
+    assert "| relative width of the intervals | 0.43 † |" in text
 
 
 def test_the_best_mean_is_bold_and_the_spread_is_over_seeds(tmp_path):
