@@ -58,9 +58,9 @@ def command(spark: SparkSession, tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def refuses(command, tmp_path):
-    """Asserts that the command fails as it should: one sentence with these words, no trace, no dataset."""
+    """Whether the command fails as it should: one sentence with these words, no trace, no dataset."""
 
-    def check(argv: list, *words: str) -> None:
+    def check(argv: list, *words: str) -> bool:
         code, said = command(*argv)
         assert code == run.FAILED, said
         sentences = [line for line in said.splitlines() if line.startswith("error: ")]
@@ -68,7 +68,7 @@ def refuses(command, tmp_path):
         assert all(word in sentences[0] for word in words), sentences[0]
         assert not any(mark in said for mark in ("Traceback", "at org.apache", "at java.", "Py4J", "o.a.s"))
         out = tmp_path / "out"
-        assert not out.exists() or not [path for path in out.iterdir() if path.name != "raw"]
+        return not out.exists() or not [path for path in out.iterdir() if path.name != "raw"]
 
     return check
 
@@ -112,36 +112,38 @@ def test_an_altered_or_removed_shard_is_named_and_the_remedy_works(command, fini
 
 
 def test_a_missing_or_empty_input_is_named(refuses, tmp_path):
-    refuses(["--dataset", "porto", "--raw", tmp_path / "nowhere"], "nowhere", "does not exist", "--raw")
+    assert refuses(["--dataset", "porto", "--raw", tmp_path / "nowhere"], "nowhere", "does not exist", "--raw")
     (tmp_path / "nothing").mkdir()
-    refuses(["--dataset", "porto", "--raw", tmp_path / "nothing"], "No porto files", "train*.csv", "--download")
+    assert refuses(["--dataset", "porto", "--raw", tmp_path / "nothing"], "No porto files", "train*.csv", "--download")
     (tmp_path / "train.csv").touch()
-    refuses(["--dataset", "porto", "--raw", tmp_path / "train.csv"], "train.csv is empty")
+    assert refuses(["--dataset", "porto", "--raw", tmp_path / "train.csv"], "train.csv is empty")
     (tmp_path / "other.csv").write_text("a\n1\n")
-    refuses(["--dataset", "porto", "--raw", tmp_path / "other.csv"], "No porto files", "other.csv")
+    assert refuses(["--dataset", "porto", "--raw", tmp_path / "other.csv"], "No porto files", "other.csv")
     raw = write_gps(tmp_path / "fixes.csv", gps_rows())
-    refuses(gps(raw, "--events", tmp_path / "no.csv"), "no.csv does not exist")
-    refuses(["--dataset", "gps"], "needs --raw")
-    refuses(["--dataset", "sensors"], "need --raw")
-    refuses(["--dataset", "sensors", "--raw", raw, "--coordinates", tmp_path / "no.csv"], "no.csv does not exist")
+    assert refuses(gps(raw, "--events", tmp_path / "no.csv"), "no.csv does not exist")
+    assert refuses(["--dataset", "gps"], "needs --raw")
+    assert refuses(["--dataset", "sensors"], "need --raw")
+    assert refuses(
+        ["--dataset", "sensors", "--raw", raw, "--coordinates", tmp_path / "no.csv"], "no.csv does not exist"
+    )
 
 
 def test_real_data_that_was_required_is_not_replaced_by_a_synthetic_twin(refuses):
-    refuses(["--dataset", "tdrive", "--require-real"], "No real tdrive files", "STREAM_DATA_DIR", "--download")
+    assert refuses(["--dataset", "tdrive", "--require-real"], "No real tdrive files", "STREAM_DATA_DIR", "--download")
 
 
 def test_a_header_without_rows_and_a_wrong_column_are_named(refuses, tmp_path):
-    refuses(gps(write_gps(tmp_path / "a.csv", [])), "a.csv holds no rows")
+    assert refuses(gps(write_gps(tmp_path / "a.csv", [])), "a.csv holds no rows")
     raw = write_gps(tmp_path / "b.csv", gps_rows(), header="cab,when,lon,lat")
-    refuses(gps(raw), "b.csv has no column vehicle, time", "its columns are cab, when, lon, lat", "--columns")
-    refuses(gps(raw, "--columns", "cab=vehicle"), "--columns 'cab=vehicle'")
-    refuses(gps(raw, "--columns", "vehicle=cab,time=when,lon=lon,lat=[red]"), "no column [red]")
+    assert refuses(gps(raw), "b.csv has no column vehicle, time", "its columns are cab, when, lon, lat", "--columns")
+    assert refuses(gps(raw, "--columns", "cab=vehicle"), "--columns 'cab=vehicle'")
+    assert refuses(gps(raw, "--columns", "vehicle=cab,time=when,lon=lon,lat=[red]"), "no column [red]")
 
 
 def test_files_with_different_headers_are_not_read_as_if_they_were_alike(refuses, tmp_path):
     write_gps(tmp_path / "raw" / "a.csv", gps_rows())
     write_gps(tmp_path / "raw" / "b.csv", gps_rows(), header="vehicle,time,lat,lon")
-    refuses(gps(tmp_path / "raw"), ".csv has another header than the files beside it")
+    assert refuses(gps(tmp_path / "raw"), ".csv has another header than the files beside it")
 
 
 @pytest.mark.parametrize("suffix", [".txt.gz", ".txt.bz2"])
@@ -156,7 +158,7 @@ def test_a_broken_packed_file_is_named(refuses, tmp_path, suffix, how):
         "fake": text,
     }
     (tmp_path / f"taxis{suffix}").write_bytes(content[how])
-    refuses(["--dataset", "tdrive", "--raw", tmp_path], f"taxis{suffix} is", "download it again")
+    assert refuses(["--dataset", "tdrive", "--raw", tmp_path], f"taxis{suffix} is", "download it again")
 
 
 def test_a_truncated_parquet_is_named_and_nanoseconds_have_a_remedy(refuses, tmp_path):
@@ -164,31 +166,39 @@ def test_a_truncated_parquet_is_named_and_nanoseconds_have_a_remedy(refuses, tmp
     table.to_parquet(tmp_path / "a.parquet")
     whole = (tmp_path / "a.parquet").read_bytes()
     (tmp_path / "a.parquet").write_bytes(whole[: len(whole) // 2])
-    refuses(gps(tmp_path / "a.parquet"), "a.parquet is damaged or truncated", "download it again")
+    assert refuses(gps(tmp_path / "a.parquet"), "a.parquet is damaged or truncated", "download it again")
     table["time"] = pd.to_datetime(table["time"], unit="s").astype("datetime64[ns]")
     table.to_parquet(tmp_path / "a.parquet")
-    refuses(["--dataset", "gps", "--raw", tmp_path / "a.parquet"], "a.parquet has times in nanoseconds", "coerce")
+    assert refuses(
+        ["--dataset", "gps", "--raw", tmp_path / "a.parquet"], "a.parquet has times in nanoseconds", "coerce"
+    )
 
 
 def test_swapped_and_metric_coordinates_are_recognised(refuses, tmp_path):
     (tmp_path / "swapped.txt").write_text(tdrive_text(lon=39.9, lat=116.4))
-    refuses(["--dataset", "tdrive", "--raw", tmp_path / "swapped.txt"], "Longitude and latitude", "wrong order")
+    assert refuses(["--dataset", "tdrive", "--raw", tmp_path / "swapped.txt"], "Longitude and latitude", "wrong order")
     (tmp_path / "metric.txt").write_text(tdrive_text(lon=450_000.0, lat=4_400_000.0))
-    refuses(["--dataset", "tdrive", "--raw", tmp_path / "metric.txt"], "metric.txt are not degrees", "WGS 84")
+    assert refuses(["--dataset", "tdrive", "--raw", tmp_path / "metric.txt"], "metric.txt are not degrees", "WGS 84")
     raw = write_gps(tmp_path / "metric.csv", [(v, t, 450_000 + x, 4_400_000) for v, t, x, _ in gps_rows()])
-    refuses(["--dataset", "gps", "--raw", raw, "--time-format", "unix"], "metric.csv are not degrees", "WGS 84")
+    assert refuses(["--dataset", "gps", "--raw", raw, "--time-format", "unix"], "metric.csv are not degrees", "WGS 84")
     (tmp_path / "rome.txt").write_text(tdrive_text(lon=12.5, lat=41.9))
-    refuses(["--dataset", "tdrive", "--raw", tmp_path / "rome.txt"], "No row of rome.txt lies in the city box", "--box")
+    assert refuses(
+        ["--dataset", "tdrive", "--raw", tmp_path / "rome.txt"], "No row of rome.txt lies in the city box", "--box"
+    )
 
 
 def test_rows_none_of_which_can_be_read_are_called_so(refuses, tmp_path):
     (tmp_path / "notes.txt").write_text("dear diary\n" * 5)
-    refuses(["--dataset", "tdrive", "--raw", tmp_path / "notes.txt"], "None of the 5 rows of notes.txt could be read")
+    assert refuses(
+        ["--dataset", "tdrive", "--raw", tmp_path / "notes.txt"], "None of the 5 rows of notes.txt could be read"
+    )
 
 
 def test_a_recording_that_is_too_short_says_how_much_is_needed(refuses, tmp_path):
-    refuses(gps(write_gps(tmp_path / "a.csv", gps_rows(100))), "only 100 steps; at least 1", "are needed")
-    refuses(gps(write_gps(tmp_path / "b.csv", gps_rows()), "--square", "9000"), "Only 1 squares", "smaller --square")
+    assert refuses(gps(write_gps(tmp_path / "a.csv", gps_rows(100))), "only 100 steps; at least 1", "are needed")
+    assert refuses(
+        gps(write_gps(tmp_path / "b.csv", gps_rows()), "--square", "9000"), "Only 1 squares", "smaller --square"
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,7 +220,7 @@ def test_a_recording_that_is_too_short_says_how_much_is_needed(refuses, tmp_path
     ],
 )
 def test_an_option_that_means_nothing_is_refused(refuses, tmp_path, options, words):
-    refuses(gps(write_gps(tmp_path / "fixes.csv", gps_rows()), *options), *words)
+    assert refuses(gps(write_gps(tmp_path / "fixes.csv", gps_rows()), *options), *words)
 
 
 def test_an_output_folder_that_cannot_be_made_is_named(command, tmp_path):
@@ -224,20 +234,20 @@ def test_archives_are_unpacked_but_never_outside_their_folder(refuses, command, 
         (tmp_path / name.partition(".")[0]).mkdir(exist_ok=True)
     with zipfile.ZipFile(tmp_path / "evil" / "a.zip", "w") as archive:
         archive.writestr("../../escaped.txt", tdrive_text())
-    refuses(["--dataset", "tdrive", "--raw", tmp_path / "evil"], "a.zip holds ../../escaped.txt", "refused")
+    assert refuses(["--dataset", "tdrive", "--raw", tmp_path / "evil"], "a.zip holds ../../escaped.txt", "refused")
     (tmp_path / "evil" / "a.zip").unlink()
     (tmp_path / "taxis.txt").write_text(tdrive_text())
     with tarfile.open(tmp_path / "evil" / "a.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "taxis.txt", arcname="../../escaped.txt")
-    refuses(["--dataset", "tdrive", "--raw", tmp_path / "evil"], "a.tar.gz", "outside", "refused")
+    assert refuses(["--dataset", "tdrive", "--raw", tmp_path / "evil"], "a.tar.gz", "outside", "refused")
     assert not list(tmp_path.rglob("escaped.txt"))
     with zipfile.ZipFile(tmp_path / "cut" / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.write(tmp_path / "taxis.txt", "taxis.txt")
     whole = (tmp_path / "cut" / "a.zip").read_bytes()
     (tmp_path / "cut" / "a.zip").write_bytes(whole[:200])
-    refuses(["--dataset", "tdrive", "--raw", tmp_path / "cut"], "a.zip cannot be unpacked", "download it again")
+    assert refuses(["--dataset", "tdrive", "--raw", tmp_path / "cut"], "a.zip cannot be unpacked", "download it again")
     (tmp_path / "cut" / "a.zip").write_bytes(whole[:100] + b"\xff" * 64 + whole[164:])
-    refuses(["--dataset", "tdrive", "--raw", tmp_path / "cut"], "a.zip cannot be unpacked", "download it again")
+    assert refuses(["--dataset", "tdrive", "--raw", tmp_path / "cut"], "a.zip cannot be unpacked", "download it again")
 
 
 def test_a_new_recording_replaces_the_old_one_and_a_failed_one_does_not(command, finished, tmp_path):
