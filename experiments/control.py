@@ -68,7 +68,7 @@ def drive(args: argparse.Namespace, console: rich.console.Console) -> None:
         network, scenario = live.city_scenario(
             system, dataset, args.level, args.seed, args.minutes, args.log.parent / "cache"
         )
-    limits = system.config.agent.limits
+    limits = DEMAND_LEVELS[args.level].limits  # the agent itself aims lower
     args.log.parent.mkdir(parents=True, exist_ok=True)
     ticks = []
     with args.log.open("w") as log:
