@@ -61,9 +61,20 @@ class AgentStore:
         """The stacked episodes of an iteration: from disk if they are there, else collected and kept."""
         found = None if self.folder is None else replay.read(self.folder / "replay", iteration)
         if found is None:
-            found = replay.stack(collect())
+            # The first are driven before anything but the search was learned.
+            found = replay.stack(collect()) if iteration else self.shared("first", collect)
             if self.folder is not None:
                 replay.write(self.folder / "replay", iteration, found)
+        return found
+
+    def shared(self, name: str, collect: Callable[[], list[Episode]]) -> Episode:
+        """Stacked episodes that agents have in common which search alike: from disk, or collected and kept."""
+        if self.search_folder is None:
+            return replay.stack(collect())
+        found = replay.read(self.search_folder / name, 0)
+        if found is None:
+            found = replay.stack(collect())
+            replay.write(self.search_folder / name, 0, found)
         return found
 
     def scores(self, generation: int, get: Callable[[], np.ndarray]) -> np.ndarray:

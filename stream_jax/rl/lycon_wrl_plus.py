@@ -8,6 +8,7 @@ only; everything that learns is compiled.
 import hashlib
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,7 +73,8 @@ def fit(
 
     Args:
         adjacency: [I, I] row-normalised, who is next to whom.
-        search_dir: keeps the search's scores, for agents of one key that are equal in `search.settings`.
+        search_dir: keeps what was driven up to the first iteration, for agents of one key that are equal in
+            `search.settings`.
     """
     store = AgentStore(checkpoint_dir, _fingerprint(key, adjacency, cfg), search_dir)
     start_key, drive_key, learn_key = jax.random.split(key, 3)
@@ -182,32 +184,43 @@ _performance = jax.jit(verification.performance, static_argnames="cfg")
 _flat_transitions = jax.jit(flat_transitions, static_argnames=("limits", "cfg"))
 
 
+def _not_kept(collect: Callable[[], list[Episode]]) -> Episode:
+    return replay.stack(collect())
+
+
 def _before_learning(
     key: Array, state: AgentState, collect: Collect, adjacency: Array, cfg: AgentConfig, store: AgentStore
 ) -> tuple[AgentState, list[Row]]:
     """Validates the default plan, searches for better gains, and validates those."""
     rows: list[Row] = []
     if cfg.validate_every:
-        state, rows = _validated(key, state, rows, collect, adjacency, cfg)
+        kept = partial(store.shared, "default_plan")
+        state, rows = _validated(key, state, rows, collect, adjacency, cfg, kept)
     if cfg.search.generations:
         agent, found = search.find_gains(key, state.agent, collect, adjacency, cfg, store.scores)
         state, rows = state._replace(agent=agent), [*rows, *found]
         if cfg.validate_every:
-            state, rows = _validated(key, state, rows, collect, adjacency, cfg)
+            state, rows = _validated(key, state, rows, collect, adjacency, cfg, partial(store.shared, "searched"))
     if rows:
         store.save(0, state, rows)
     return state, rows
 
 
 def _validated(
-    key: Array, state: AgentState, rows: list[Row], collect: Collect, adjacency: Array, cfg: AgentConfig
+    key: Array,
+    state: AgentState,
+    rows: list[Row],
+    collect: Collect,
+    adjacency: Array,
+    cfg: AgentConfig,
+    kept: Callable[[Callable[[], list[Episode]]], Episode] = _not_kept,
 ) -> tuple[AgentState, list[Row]]:
     """Drives the validation episodes without exploration and keeps the agent if none was better.
 
     Before the first iteration there is nothing to filter with: such a controller is measured, but never kept.
     """
     step = policy_step(key, state.agent, adjacency, cfg, explore=False)
-    episodes = replay.stack(collect(step, cfg.validation_episodes, cfg.validation_seed))
+    episodes = kept(lambda: collect(step, cfg.validation_episodes, cfg.validation_seed))
     measured = _performance(episodes, cfg=cfg)
     row = {"kind": "validation", "iteration": int(state.iteration)} | verification.summary(measured)
     if bool(state.agent.fitted):

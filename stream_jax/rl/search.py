@@ -62,9 +62,10 @@ def changes(key: Array, intersections: int, cfg: SearchConfig) -> Array:
 
 
 def settings(cfg: AgentConfig) -> tuple:
-    """What the search depends on: agents that are equal in it, key and road may share its scores."""
+    """What is driven up to the first iteration depends on this: agents that are equal in it, key and road share it."""
     paid = cfg.reward.served, cfg.reward.queue, cfg.reward.delay
-    return NAMES, cfg.search, cfg.state, cfg.policy, cfg.limits, cfg.forecast_horizon, paid
+    driven = cfg.episodes, cfg.first_seed, cfg.hold, cfg.validation_episodes, cfg.validation_seed
+    return NAMES, cfg.search, cfg.state, cfg.policy, cfg.limits, cfg.forecast_horizon, paid, driven
 
 
 def ascent(difference: Array, draws: Array, spread: float) -> Array:

@@ -131,6 +131,26 @@ def test_agents_that_search_alike_share_scores_and_others_do_not():
     assert changed(reward=dataclasses.replace(CFG.reward, queue=9.0)) != changed()
 
 
+@pytest.mark.parametrize("mode", ["soft", "none"])
+def test_what_another_agent_drove_before_its_first_iteration_is_not_driven_again(tmp_path, mode):
+    calls = []
+
+    def collect(step, count, first):
+        calls.append(first)
+        return toy_road.collect(step, count, first)
+
+    one = dataclasses.replace(CFG, search=SEARCH, iterations=1, validate_every=1, episodes=4, validation_episodes=2)
+    other = dataclasses.replace(one, safety=dataclasses.replace(CFG.safety, mode=mode))
+    assert search.settings(one) == search.settings(other)
+    lycon.fit(KEY, collect, ADJACENCY, one, tmp_path / "one", search_dir=tmp_path / "search")
+    calls.clear()
+    shared = lycon.fit(KEY, collect, ADJACENCY, other, tmp_path / "other", search_dir=tmp_path / "search")
+    assert calls == [other.validation_seed]  # after the iteration, with its filter
+    alone = lycon.fit(KEY, toy_road.collect, ADJACENCY, other, tmp_path / "alone")
+    chex.assert_trees_all_equal(shared.agent, alone.agent)
+    assert [row.get("safe") for row in shared.rows] == [row.get("safe") for row in alone.rows]
+
+
 def test_each_intersection_of_each_episode_is_driven_by_its_own_change():
     offsets = jnp.zeros((2, 4, reaction.GAINS)).at[1, 2, GAIN["guard_always"]].set(0.4)
     step = search._varied(start(), offsets, 50, ADJACENCY, UNFILTERED)
