@@ -85,7 +85,7 @@ class LearnedControllers:
 
     def _train(self, name: str, seed: int, level: DemandLevel) -> tuple[Agent, list[dict]]:
         cfg = agents.agent_config(name, self.preset, level)
-        rate = agents.DENSER * vehicles_per_hour(level, self.road)
+        rate = vehicles_per_hour(level, self.road)
         place = self.folder / "agents" / self._circumstances(level) / self._place(name, level)
         place.mkdir(parents=True, exist_ok=True)
         described = rivals.as_dict(name, cfg) if name in RIVALS else dataclasses.asdict(cfg)
@@ -107,7 +107,7 @@ class LearnedControllers:
 
     def _circumstances(self, level: DemandLevel) -> str:
         """A folder name that changes with the demand, the road and what the city says."""
-        rate = agents.DENSER * vehicles_per_hour(level, self.road)
+        rate = vehicles_per_hour(level, self.road)
         digest = hashlib.sha256(repr((rate, self.road.planner.cfg)).encode())
         for leaf in jax.tree.leaves(self.days.view):
             digest.update(np.ascontiguousarray(leaf))

@@ -43,7 +43,6 @@ VARIANTS = {
     **{name: {} for name in RIVALS},
 }
 SEEDS = {"smoke": 1, "default": 1, "paper": 5}  # agents that are trained unless --seeds says otherwise
-DENSER = 1.05  # traffic that agents learn in, relative to the level's: what a plan does shows where the road is full
 TIGHTENING = 0.85  # agents learn to keep this share of the limits on queue and wait, so that noise does not break them
 
 AGENTS = {

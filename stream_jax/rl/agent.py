@@ -31,12 +31,12 @@ class SearchConfig:
     """How the gains of the reaction are found before learning; none of it is in the paper."""
 
     generations: int = 0  # 0 leaves the gains to PPO
-    pairs: int = 8  # episodes of a generation, each driven twice
-    spread: float = 0.6  # of the changes that are tried
+    pairs: int = 12  # episodes of a generation, each driven twice
+    spread: float = 0.35  # of the changes that are tried; larger ones find what bears large changes, not what is best
     common: float = 0.5  # share of their variance that all intersections have in common: a gridlock is no one's alone
-    rate: float = 0.8  # of a generation's step, in changes
+    rate: float = 1.5  # of a generation's step, in changes
     price: float = 3.0  # of being at a limit, against the reward
-    worst: float = 3.0  # rewards below it are gridlocks, and all gridlocks are alike
+    worst: float = 6.0  # what a broken limit costs: about twice the price of being at one
     first_seed: int = 600_000
 
     def __post_init__(self) -> None:

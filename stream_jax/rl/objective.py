@@ -21,7 +21,6 @@ from stream_jax.types import RLState
 
 SMALL_P = 0.1  # p-values above it are unremarkable
 MOST = 3.0  # times its share that one intersection can have in a constraint of the network
-LONGEST = 1.25  # times the limit from which all waits are alike
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,12 +104,17 @@ def local_costs(x: Array, limits: Limits) -> Array:
     return jnp.where(costs(x, limits) > 0, jnp.stack([queue, wait, served], axis=-1), 0.0)
 
 
+def broken(x: Array, limits: Limits) -> tuple[Array, Array, Array]:
+    """[I] bool each: whether C1, C2 and C3 are broken; C1 and C3 by the network, C2 by those who wait too long there."""
+    queue, _, served = jnp.broadcast_to(costs(x, limits) > 0, (x.shape[0], 3)).T
+    return queue, WAIT_UNIT * x[:, PHASES] > limits.wait, served
+
+
 def nearness(x: Array, limits: Limits, power: float = 8.0) -> Array:
-    """[I, 3] each intersection's part in how near C1, C2 and C3 are at x [I, 10]: 1 at the limit.
+    """[I, 3] each intersection's part in how near C1, C2 and C3 are at x [I, 10]: 1 at the limit and beyond it.
 
     High powers of value over limit: what is far from a limit hardly counts, and long before it breaks it does. C1 and
-    C3 belong to the network, so that an intersection's part is its share of the network's. A wait beyond its limit goes
-    on to count more, up to 6: the guard lets most waits come near it, and few break it.
+    C3 belong to the network, so that an intersection's part is its share of the network's.
     """
     own = jnp.stack(
         [
@@ -122,7 +126,7 @@ def nearness(x: Array, limits: Limits, power: float = 8.0) -> Array:
     )  # [I, 3]
     network = jnp.minimum(own.mean(axis=0), 1.0)
     part = jnp.minimum(own, MOST) * network ** (power - 1.0)
-    return part.at[:, 1].set(jnp.minimum(own[:, 1], LONGEST) ** power)
+    return part.at[:, 1].set(jnp.minimum(own[:, 1], 1.0) ** power)
 
 
 def saturated(cost: Array, cfg: RewardConfig) -> Array:

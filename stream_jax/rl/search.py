@@ -71,16 +71,20 @@ def settings(cfg: AgentConfig) -> tuple:
 def ascent(difference: Array, draws: Array, spread: float) -> Array:
     """[G] the step that the pairs' differences [K, I] ask for along their draws [K, I, G].
 
-    Every hour has the same say, since safety counts hours: one that tips over into gridlock must not decide alone. Of
-    its differences the largest fifth are all taken to be of one size.
+    Hours that a plan can decide have the same say, since safety counts hours: one that tips over into gridlock must not
+    decide alone, and one that is lost or won under any plan differs less than most and has less to say. Of an hour's
+    differences the largest fifth are all taken to be of one size.
     """
     size = jnp.quantile(jnp.abs(difference), LARGE, axis=1, keepdims=True)
-    vote = jnp.clip(difference / jnp.maximum(size, 1e-9), -1.0, 1.0)
+    vote = jnp.clip(difference / jnp.maximum(jnp.maximum(size, jnp.median(size)), 1e-9), -1.0, 1.0)
     return spread * jnp.einsum("ki,kig->g", vote, draws) / jnp.maximum(jnp.abs(vote).sum(), 1e-9)
 
 
 def scores(episodes: list[Episode], adjacency: Array, cfg: AgentConfig) -> np.ndarray:
-    """[K, I] mean traffic reward of each neighbourhood minus the price of its part in coming near the limits."""
+    """[K, I] mean traffic reward of each neighbourhood minus the price of its part in coming near the limits.
+
+    Where a limit is broken, nothing else counts: a road that is lost must not teach how to lose it faster.
+    """
     return np.asarray(_scores(replay.stack(episodes).x[:, 1:], adjacency, cfg))
 
 
@@ -127,8 +131,8 @@ def _drive(offsets: Array, agent: Agent, seen: tuple, adjacency: Array, cfg: Age
 @partial(jax.jit, static_argnames="cfg")
 def _scores(x: Array, adjacency: Array, cfg: AgentConfig) -> Array:
     def step(x: Array) -> Array:  # [I]
-        paid = jnp.maximum(objective.traffic(x, cfg.reward), -cfg.search.worst)
-        charged = objective.nearness(x, cfg.limits).sum(-1)
-        return objective.share(paid - cfg.search.price * charged, adjacency)
+        queue, wait, served = objective.broken(x, cfg.limits)
+        kept = objective.traffic(x, cfg.reward) - cfg.search.price * objective.nearness(x, cfg.limits).sum(-1)
+        return objective.share(jnp.where(queue | wait | served, -cfg.search.worst, kept), adjacency)
 
     return jax.vmap(jax.vmap(step))(x).mean(1)

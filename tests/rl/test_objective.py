@@ -12,6 +12,7 @@ from stream_jax.rl.constraints import Limits, costs
 from stream_jax.rl.objective import (
     RewardConfig,
     anomaly_reward,
+    broken,
     credited,
     local_costs,
     local_rewards,
@@ -102,11 +103,19 @@ def test_credit_stays_in_the_neighbourhood():
     np.testing.assert_allclose(whole, np.tile([0.75, 0.0, 1.0, 0.0], (4, 1)), rtol=1e-6)
 
 
+def test_a_full_network_breaks_its_limit_everywhere_and_a_long_wait_where_it_is():
+    x = jnp.zeros((4, 10)).at[1, 8].set(121.0 / 120.0).at[2, 9].set(0.9)  # 121 s at one; 77.5 % served, below 80 %
+    queue, wait, served = broken(x, LIMITS)
+    assert not queue.any() and wait.tolist() == [False, True, False, False] and served.all()
+    queue, wait, served = broken(x.at[2, 9].set(0.0).at[0, 0].set(4.1), LIMITS)  # 41 vehicles at one of four
+    assert queue.all() and not served.any()
+
+
 def test_nearness_is_one_at_a_limit_little_far_from_it_and_belongs_to_those_who_wait():
     queues = jnp.zeros((4, 10)).at[:, :8].set(jnp.array([0.5, 1.5, 1.0, 1.0])[:, None] / 8.0)  # 5, 15, 10, 10 vehicles
     found = nearness(queues.at[0, 8].set(1.0).at[1, 8].set(0.5).at[2, 8].set(9.0), LIMITS)
     np.testing.assert_allclose(found[:, 0], [0.5, 1.5, 1.0, 1.0], rtol=1e-5)  # the mean, 10, is the limit
-    np.testing.assert_allclose(found[:, 1], [1.0, 0.5**8, 1.25**8, 0.0], rtol=1e-5)  # 120 s, 60 s, beyond, none
+    np.testing.assert_allclose(found[:, 1], [1.0, 0.5**8, 1.0, 0.0], rtol=1e-5)  # 120 s, 60 s, beyond, none
     np.testing.assert_allclose(nearness(0.5 * queues, LIMITS)[:, 0], 0.5**8 * found[:, 0], rtol=1e-5)
     unserved = jnp.zeros((4, 10)).at[:, 9].set(jnp.array([0.0, 0.4, 0.2, 0.2]))  # on average a fifth, the limit
     np.testing.assert_allclose(nearness(unserved, LIMITS)[:, 2], [0.0, 2.0, 1.0, 1.0], rtol=1e-5)
