@@ -1,4 +1,4 @@
-"""Which cells of a city belong to which intersection of the road network: areas that tile the city's busy core.
+"""Which cells of a city belong to which intersection of the road network: areas that tile a box of the city.
 
 The paper maps cells to intersections by coverage areas (Section 4.3) and divides the overlap by the area's size, which
 is right for densities; counts are extensive, so here a cell's flow is shared out by the part of the cell that lies in
@@ -15,9 +15,11 @@ from data.errors import DataError
 
 CORE_SHARE = 0.65  # of the city's flow, along each axis; our choice: outskirts would leave intersections without demand
 
+SLIVER = 1e-9  # of a cell: less is rounding at a border and makes no cell a member of an area
+
 
 class Coverage(NamedTuple):
-    """Areas of the intersections, row by row from the south-west."""
+    """Areas of the intersections, in their order; of a grid row by row from the south-west."""
 
     weights: np.ndarray  # [I, N] share of each cell that lies in each area, in [0, 1]
     box: np.ndarray  # [4] lon_min, lat_min, lon_max, lat_max in degrees
@@ -41,11 +43,63 @@ def coverage(geometry: dict[str, np.ndarray], flow: np.ndarray, size: int, core_
         overlap = shapely.area(shapely.intersection(cells, shapely.box(*low, *high)))
         is_inside = ((geometry["lonlat"] >= low) & (geometry["lonlat"] < high)).all(axis=1)
         weights[area] = np.where(extent > 0, overlap / np.maximum(extent, 1e-300), is_inside)
-    if not (weights @ flow).any():
-        raise DataError(
-            "No cell with flow lies in the core of the city; the recording is too small to drive a network."
-        )
-    return Coverage(weights, box)
+    return _with_flow(Coverage(weights, box), flow)
+
+
+def coverage_around(geometry: dict[str, np.ndarray], flow: np.ndarray, places: np.ndarray, box: np.ndarray) -> Coverage:
+    """Splits the box into what is nearest to each signal (Voronoi cells); signals at one place share its area equally.
+
+    Args:
+        geometry, flow: as of `coverage`.
+        places: [I, 2] lon, lat of the signals, inside the box.
+        box: [4] lon_min, lat_min, lon_max, lat_max in degrees.
+    """
+    distinct, group, sharing = _distinct(places, box)
+    areas = _nearest_areas(distinct, box)
+    cells = cell_shapes(geometry)
+    extent = shapely.area(cells)
+    cell, area = shapely.STRtree(areas).query(cells, predicate="intersects")
+    overlap = shapely.area(shapely.intersection(cells[cell], areas[area]))
+    weights = np.zeros((len(distinct), len(cells)))
+    share = overlap / np.where(extent > 0, extent, 1.0)[cell]
+    weights[area, cell] = np.where(share > SLIVER, share, 0.0)
+    is_inside = ((geometry["lonlat"] >= box[:2]) & (geometry["lonlat"] < box[2:])).all(axis=1)
+    sensors = np.flatnonzero((extent == 0) & is_inside)
+    gap = (geometry["lonlat"][sensors][:, None] - distinct) * _shrink(box)  # [sensors, P, 2]
+    weights[(gap**2).sum(axis=2).argmin(axis=1), sensors] = 1.0
+    return _with_flow(Coverage((weights / sharing[:, None])[group], box), flow)
+
+
+def laid_over(box: np.ndarray, position: np.ndarray) -> np.ndarray:
+    """Positions of signals scaled to the box, axis by axis, [I, 2]; at each side 1 / (2 sqrt(I)) of the box stays free.
+
+    A regular grid so has its signals in the middles of the areas of `coverage`.
+    """
+    low, span = position.min(axis=0), np.ptp(position, axis=0)
+    margin = 0.5 / np.sqrt(len(position))
+    share = np.where(span > 0, (position - low) / np.where(span > 0, span, 1.0), 0.5)
+    return box[:2] + (margin + (1 - 2 * margin) * share) * (box[2:] - box[:2])
+
+
+def box_around(places: np.ndarray) -> np.ndarray:
+    """The box around signals in degrees, [4], with half of their typical spacing to spare at each side.
+
+    The spacing is the median distance to the nearest other place, or that of as many signals spread evenly if larger:
+    a crossing with several signals would make the first small, a single street the second. Not all may be at one place.
+    """
+    low, high = places.min(axis=0), places.max(axis=0)
+    shrink = _shrink(np.concatenate([low, high]))
+    gap = np.linalg.norm((np.unique(places, axis=0)[:, None] - places) * shrink, axis=2)  # [P, I]
+    nearest = np.where(gap > 0, gap, np.inf).min(axis=1)
+    spacing = max(np.median(nearest), np.sqrt(np.prod((high - low) * shrink) / len(places)))
+    return np.concatenate([low - spacing / 2 / shrink, high + spacing / 2 / shrink])
+
+
+def lies_within(places: np.ndarray, geometry: dict[str, np.ndarray]) -> bool:
+    """Whether signals stand inside the recording's extent, and not all at one place."""
+    outline = np.concatenate([geometry["outline"], geometry["lonlat"]])
+    inside = (places >= outline.min(axis=0)) & (places <= outline.max(axis=0))
+    return bool(inside.all() and np.ptp(places, axis=0).any())
 
 
 def core_box(lonlat: np.ndarray, flow: np.ndarray, core_share: float = CORE_SHARE) -> np.ndarray:
@@ -86,3 +140,35 @@ def _weighted_quantile(place: np.ndarray, weight: np.ndarray, levels: np.ndarray
     weight = np.bincount(group, weight)
     middle = np.cumsum(weight) - weight / 2
     return np.interp(levels * weight.sum(), middle, where)
+
+
+def _distinct(places: np.ndarray, box: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The places without repetition [P, 2], the one of each signal [I], and how many signals stand at each [P]."""
+    share = np.round((places - box[:2]) / (box[2:] - box[:2]), 9)
+    _, first, group, sharing = np.unique(share, axis=0, return_index=True, return_inverse=True, return_counts=True)
+    return places[first], group.reshape(-1), sharing
+
+
+def _nearest_areas(places: np.ndarray, box: np.ndarray) -> np.ndarray:
+    """What lies nearest to each place, as polygons in degrees; distances are those on the ground. [P]"""
+    whole = shapely.box(*box)
+    if len(places) == 1:
+        return np.array([whole])
+    shrink = _shrink(box)
+    flat = shapely.MultiPoint((places - box[:2]) * shrink)
+    around = shapely.box(0.0, 0.0, *((box[2:] - box[:2]) * shrink))
+    areas = shapely.get_parts(shapely.voronoi_polygons(flat, extend_to=around, ordered=True))
+    return shapely.intersection(shapely.transform(areas, lambda point: point / shrink + box[:2]), whole)
+
+
+def _shrink(box: np.ndarray) -> np.ndarray:
+    """Degrees of longitude are shorter. [2]"""
+    return np.array([np.cos(np.radians((box[1] + box[3]) / 2)), 1.0])
+
+
+def _with_flow(found: Coverage, flow: np.ndarray) -> Coverage:
+    if not (found.weights @ flow).any():
+        raise DataError(
+            "No cell with flow lies in the area of the network; the recording is too small to drive a network there."
+        )
+    return found

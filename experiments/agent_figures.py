@@ -77,7 +77,7 @@ def draw_episode(path: Path, episode: Episode, place: Path, limits: Limits) -> N
 
 def draw_greens(path: Path, episodes: list[Episode], road: CityRoad) -> None:
     """Maximum green of the through phases and the guard, against the city's flow at the intersection."""
-    usual = road.flow.mean(0)
+    usual = np.maximum(road.flow.mean(0), 1e-9)  # a signal beside the city has none
     flow, green, guard = [], [], []
     for episode in episodes:
         first = episode.scenario.first_step + 60 * np.arange(len(episode.action)) // road.planner.cfg.bin_s

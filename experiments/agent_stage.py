@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import hashlib
 import json
-import shutil
 from pathlib import Path
 
 import jax
@@ -16,14 +15,15 @@ from experiments import agent_figures, agent_road, agents, rivals, system
 from experiments.agents import OURS, RIVALS
 from experiments.configs import experiment_config
 from experiments.evaluation import score, summarise
-from experiments.road import CityRoad
+from experiments.keeping import keep_surroundings
+from experiments.networks import control_folder, network_name
+from experiments.road import CityRoad, vehicles_per_hour
 from sim.demand import DemandLevel
 from sim.session import Scenario
 from stream_jax import checkpoint
 from stream_jax.checkpoint import System
 from stream_jax.rl.agent import Agent, AgentConfig
 
-DATA = "data"  # folder of a checkpoint that holds the recording it was made from
 TRAINING_LEVEL = "heavy"  # where agents learn; elsewhere the same controller is evaluated as it is
 
 
@@ -43,9 +43,10 @@ class LearnedControllers:
         self.preset, self.seeds, self.workers = args.preset, args.seeds or agents.SEEDS[args.preset], workers
         self.recording = out / "data"
         self.trained: dict[tuple[str, int], tuple[Agent, list[dict]]] = {}
-        self.road, self.console, self.folder = road, console, out / "control"
+        self.road, self.console, self.folder = road, console, control_folder(out, network_name(args))
+        self.network, self.factor = args.network, args.demand_factor
         adjacency = agent_road.adjacency(road.network)
-        self.city: System = system.upstream_system(dataset, out, 0, cfg, road.weights, adjacency, console)
+        self.city: System = system.upstream_system(dataset, out, self.folder, 0, cfg, road.weights, adjacency, console)
         self.days = system.city_days(self.city, dataset)
 
     def rows(
@@ -73,7 +74,7 @@ class LearnedControllers:
                 rows += [{"metric": "curve", "seed": seed, **point} for point in curve]
                 if name == OURS and seed == 0:
                     agent_figures.draw_all(self.folder, curve, episodes, place, self.road, level.limits)
-        facts = {"method": name, "level": level.name, "vehicles_per_hour": level.vehicles_per_hour}
+        facts = {"method": name, "level": level.name, "vehicles_per_hour": self.factor * level.vehicles_per_hour}
         pooled = summarise(everything, level.limits, reference * self.seeds if reference else None)
         return [facts | row for row in pooled + rows]
 
@@ -85,7 +86,7 @@ class LearnedControllers:
 
     def _train(self, name: str, seed: int, level: DemandLevel) -> tuple[Agent, list[dict]]:
         cfg = agents.agent_config(name, self.preset, level)
-        rate = vehicles_per_hour(level, self.road)
+        rate = self._demand(level)
         place = self.folder / "agents" / self._circumstances(level) / self._place(name, level)
         place.mkdir(parents=True, exist_ok=True)
         described = rivals.as_dict(name, cfg) if name in RIVALS else dataclasses.asdict(cfg)
@@ -107,11 +108,14 @@ class LearnedControllers:
 
     def _circumstances(self, level: DemandLevel) -> str:
         """A folder name that changes with the demand, the road and what the city says."""
-        rate = vehicles_per_hour(level, self.road)
-        digest = hashlib.sha256(repr((rate, self.road.planner.cfg)).encode())
+        digest = hashlib.sha256(repr((self._demand(level), self.road.planner.cfg)).encode())
         for leaf in jax.tree.leaves(self.days.view):
             digest.update(np.ascontiguousarray(leaf))
         return f"{level.name}-{digest.hexdigest()[:10]}"
+
+    def _demand(self, level: DemandLevel) -> float:
+        """Vehicles per hour that agents learn from."""
+        return vehicles_per_hour(level, len(self.road.network.ids), self.factor)
 
     def _keep(self, agent: Agent, cfg: AgentConfig) -> None:
         """The whole trained system with the recording that it starts from, for control.py and verify.py."""
@@ -119,15 +123,10 @@ class LearnedControllers:
         whole = self.city._replace(params=self.city.params._replace(agent=agent), config=config)
         folder = self.folder / "checkpoint"
         checkpoint.save(folder, whole)
-        shutil.copytree(self.recording, folder / DATA, ignore=shutil.ignore_patterns("*.html", "*.csv"))
+        keep_surroundings(folder, self.recording, self.network, self.factor)
 
 
 def sumo_steps(curve: list[dict], cfg: AgentConfig, scenario: Scenario) -> int:
     """Simulated seconds that learning has seen, warm-ups and validation included."""
     episodes = {"search": 2 * cfg.search.pairs, "train": cfg.episodes, "validation": cfg.validation_episodes}
     return sum(episodes[row["kind"]] for row in curve) * (scenario.warmup_s + scenario.duration_s)
-
-
-def vehicles_per_hour(level: DemandLevel, road: CityRoad, paper_grid: int = 16) -> float:
-    """The level's demand, which is meant for 16 intersections, on this network."""
-    return level.vehicles_per_hour * len(road.network.ids) / paper_grid

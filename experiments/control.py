@@ -66,7 +66,7 @@ def drive(args: argparse.Namespace, console: rich.console.Console) -> None:
         dataset = None
     else:
         network, scenario = live.city_scenario(
-            system, dataset, args.level, args.seed, args.minutes, args.log.parent / "cache"
+            args.checkpoint, system, dataset, args.level, args.seed, args.minutes, args.log.parent / "cache"
         )
     limits = DEMAND_LEVELS[args.level].limits  # the agent itself aims lower
     args.log.parent.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments.networks import city_of
 from sim.loop import Episode
 
 matplotlib.use("Agg")
@@ -92,4 +93,4 @@ def _bars(row: dict) -> list[list[float]]:
 
 
 def _title(rows: list[dict]) -> str:
-    return f"{rows[0]['dataset']}, {rows[0]['data']} data, 95 % intervals"
+    return f"{city_of(rows[0])}, 95 % intervals"

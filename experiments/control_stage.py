@@ -1,4 +1,4 @@
-"""Stage `control`: the city's demand on a SUMO grid, and every controller over the same episodes at each level."""
+"""Stage `control`: the city's demand on a SUMO network, and every controller over the same episodes at each level."""
 
 import argparse
 import dataclasses
@@ -11,17 +11,26 @@ from rich.console import Console
 from rich.table import Table
 
 from data import loader
+from data.loader import TrafficDataset
 from experiments import control_figures, results
 from experiments.agent_stage import TRAINING_LEVEL, LearnedControllers
 from experiments.agents import OURS, VARIANTS
 from experiments.controllers import NAMES, REFERENCE, check_controllers, make_method
 from experiments.evaluation import evaluate, score, summarise
-from experiments.road import TEST_SEEDS, city_road, draw_scenarios, episode_folder
+from experiments.networks import SIDES, city_of, control_folder, grid_side, network_name
+from experiments.road import (
+    TEST_SEEDS,
+    city_road,
+    draw_scenarios,
+    episode_folder,
+    is_at_real_place,
+    keep_network,
+    vehicles_per_hour,
+)
 from sim.demand import DEMAND_LEVELS, DemandConfig, DemandLevel
 from sim.loop import Episode
-from sim.network import GridConfig
+from sim.network import GridConfig, Network
 
-PAPER_GRID = 16  # intersections that the levels' vehicles per hour are meant for
 SHOWN = {
     "safety": "safe %",
     "violating_steps": "viol. steps",
@@ -46,7 +55,7 @@ class ControlConfig:
 
 
 PRESETS = {
-    "smoke": ControlConfig(GridConfig(size=2), DemandConfig(warmup_s=60, duration_s=300), episodes=2),
+    "smoke": ControlConfig(GridConfig(size=SIDES["smoke"]), DemandConfig(warmup_s=60, duration_s=300), episodes=2),
     "default": ControlConfig(),
     "paper": ControlConfig(episodes=100, levels=tuple(DEMAND_LEVELS), controllers=(*NAMES, OURS)),
 }
@@ -57,37 +66,56 @@ def control(args: argparse.Namespace, out: Path, console: Console) -> Path:
     preset = PRESETS[args.preset]
     names, learned = chosen_controllers(args.controllers or preset.controllers)
     dataset = loader.load(out / "data")
-    cfg, folder = control_config(args, dataset.manifest["bin_s"]), out / "control"
-    road = city_road(dataset, cfg.grid, cfg.demand, folder)
+    cfg, folder = control_config(args, dataset.manifest["bin_s"]), control_folder(out, network_name(args))
+    network = keep_network(args.network, folder) if args.network else cfg.grid
+    road = city_road(dataset, network, cfg.demand, folder)
+    if args.network:
+        announce(road.network, dataset, console)
     rows_file = out / "results" / dataset.manifest["dataset"] / "control.jsonl"
-    common = {
-        "dataset": dataset.manifest["dataset"],
-        "data": dataset.manifest["data"],
-        "data_hash": dataset.manifest["content_hash"],
-        "preset": args.preset,
-        "stage": "control",
-    }
+    common = run_facts(args, dataset.manifest)
     found: dict[tuple[str, str], list[Episode]] = {}
     team = LearnedControllers(dataset, out, args, road, workers_of(args), console) if learned else None
     for level in (DEMAND_LEVELS[name] for name in chosen_levels(args.levels or preset.levels)):
-        rate = level.vehicles_per_hour * len(road.network.ids) / PAPER_GRID
+        rate = vehicles_per_hour(level, len(road.network.ids), args.demand_factor)
         seeds = range(TEST_SEEDS, TEST_SEEDS + cfg.episodes)
         scenarios = draw_scenarios(road, "test", rate, seeds, folder / "trips")
         for name in sorted(names, key=lambda name: name != REFERENCE):
             method = make_method(name, road, rate, folder / "trips")
             place = episode_folder(folder, rate, name)
             found[level.name, name] = evaluate(method, scenarios, place, workers_of(args), console)
-            rows = level_rows(found, level, name)
+            rows = level_rows(found, level, name, args.demand_factor)
             write(rows_file, [common | row for row in rows], level)
         reference = [score(episode, level.limits) for episode in found.get((level.name, REFERENCE), [])]
         for name in learned:
             rows = team.rows(name, level, DEMAND_LEVELS[TRAINING_LEVEL], scenarios, reference)
             write(rows_file, [common | row for row in rows], level)
-    rows = results.read_rows(rows_file)
+    rows = [row for row in results.read_rows(rows_file) if row.get("network") == network_name(args)]
     control_figures.draw_all(folder, rows, found)
     print_tables(rows, console)
     console.print(f"rows: {rows_file}   figures: {folder}")
     return rows_file
+
+
+def run_facts(args: argparse.Namespace, manifest: dict) -> dict:
+    """What all rows of a run have in common; only those of another network than the preset's name one."""
+    facts = {
+        "dataset": manifest["dataset"],
+        "data": manifest["data"],
+        "data_hash": manifest["content_hash"],
+        "preset": args.preset,
+        "stage": "control",
+    }
+    network = network_name(args)
+    return facts | {"network": network} if network else facts
+
+
+def announce(network: Network, dataset: TrafficDataset, console: Console) -> None:
+    """Says how much of a user's network was recognised and where it lies in the city."""
+    where = "at their real places" if is_at_real_place(network, dataset.geometry) else "laid over the busy core"
+    own = int((~network.is_nema).sum())
+    plans = f", {own} of them with the greens of their own program" if own else ""
+    count = len(network.ids)
+    console.print(f"  {count} signal{'s' * (count > 1)} of {network.net_file.name}, {where} of the city{plans}")
 
 
 def chosen_controllers(names: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -107,7 +135,8 @@ def control_config(args: argparse.Namespace, bin_s: int) -> ControlConfig:
     """The preset with what the command line and the recording's step override."""
     cfg = PRESETS[args.preset]
     demand = dataclasses.replace(cfg.demand, bin_s=bin_s)
-    return dataclasses.replace(cfg, demand=demand, episodes=args.episodes or cfg.episodes)
+    grid = dataclasses.replace(cfg.grid, size=grid_side(args))
+    return dataclasses.replace(cfg, grid=grid, demand=demand, episodes=args.episodes or cfg.episodes)
 
 
 def workers_of(args: argparse.Namespace) -> int:
@@ -115,14 +144,16 @@ def workers_of(args: argparse.Namespace) -> int:
     return args.workers or os.cpu_count() or 1
 
 
-def level_rows(found: dict[tuple[str, str], list[Episode]], level: DemandLevel, name: str) -> list[dict]:
+def level_rows(
+    found: dict[tuple[str, str], list[Episode]], level: DemandLevel, name: str, factor: float = 1.0
+) -> list[dict]:
     """Rows of one method at one level, with paired differences to the default plan where both ran the same episodes."""
     ours, theirs = found[level.name, name], found.get((level.name, REFERENCE), [])
     if not ours:
         return []
     is_paired = name != REFERENCE and [e.index for e in ours] == [e.index for e in theirs]
     reference = [score(episode, level.limits) for episode in theirs] if is_paired else None
-    facts = {"method": name, "level": level.name, "vehicles_per_hour": level.vehicles_per_hour}
+    facts = {"method": name, "level": level.name, "vehicles_per_hour": factor * level.vehicles_per_hour}
     scores = [score(episode, level.limits) for episode in ours]
     return [facts | row for row in summarise(scores, level.limits, reference)]
 
@@ -130,8 +161,8 @@ def level_rows(found: dict[tuple[str, str], list[Episode]], level: DemandLevel, 
 def write(file: Path, rows: list[dict], level: DemandLevel) -> None:
     """Writes a method's rows of one level and keeps those of its other levels."""
     if rows:
-        same = {name: rows[0][name] for name in results.KEY}
-        others = [r for r in results.read_rows(file) if same.items() <= r.items() and r["level"] != level.name]
+        same = [row for row in results.read_rows(file) if results.run_of(row) == results.run_of(rows[0])]
+        others = [row for row in same if row["level"] != level.name]
         results.write_rows(file, others + rows)
 
 
@@ -139,7 +170,7 @@ def print_tables(rows: list[dict], console: Console) -> None:
     """One table per level."""
     for level in dict.fromkeys(row["level"] for row in rows):
         here = [row for row in rows if row["level"] == level]
-        table = Table(title=f"{here[0]['dataset']} ({here[0]['data']}): {level}", box=box.SIMPLE, padding=(0, 1, 0, 0))
+        table = Table(title=f"{city_of(here[0])}: {level}", box=box.SIMPLE, padding=(0, 1, 0, 0))
         for column in ("controller", "n", *SHOWN.values()):
             table.add_column(column, no_wrap=True)
         for name in dict.fromkeys(row["method"] for row in here):

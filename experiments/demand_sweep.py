@@ -19,6 +19,7 @@ from data import loader
 from experiments import results
 from experiments.controllers import check_controllers, make_method
 from experiments.evaluation import evaluate, score, summarise
+from experiments.networks import control_folder
 from experiments.road import CityRoad, city_road, draw_scenarios, episode_folder
 from sim.demand import DEMAND_LEVELS, DemandConfig
 from sim.network import GridConfig
@@ -31,7 +32,7 @@ QUEUES = (0.25, 0.5, 0.75)  # quantiles over episodes of the episode's mean queu
 def sweep(args: argparse.Namespace, console: Console) -> list[dict]:
     """All rows of the sweep under the paper's limits."""
     dataset = loader.load(args.out / "data")
-    folder = args.out / "control"
+    folder = control_folder(args.out)
     road = city_road(dataset, GridConfig(), DemandConfig(bin_s=dataset.manifest["bin_s"]), folder)
     common = {
         "dataset": dataset.manifest["dataset"],
@@ -116,7 +117,7 @@ def main() -> None:
     older = [r for r in results.read_rows(file) if (r["method"], r["vehicles_per_hour"]) not in same]
     rows = [row for row in older if row["data_hash"] == rows[0]["data_hash"]] + rows
     results.write_rows(file, rows)
-    draw(rows).savefig(args.out / "control" / "demand_sweep.png", dpi=130)
+    draw(rows).savefig(control_folder(args.out) / "demand_sweep.png", dpi=130)
     show(rows, console)
     console.print(f"rows: {file}")
 

@@ -12,11 +12,11 @@ from data import loader
 from data.errors import DataError
 from data.loader import TrafficDataset
 from experiments import agent_road
-from experiments.agent_stage import DATA, vehicles_per_hour
 from experiments.baselines.control import default_plan
-from experiments.road import city_road, draw_scenarios
+from experiments.keeping import DATA, kept_road
+from experiments.road import draw_scenarios, vehicles_per_hour
 from sim.demand import DEMAND_LEVELS, DemandConfig
-from sim.network import GridConfig, Network, read_network
+from sim.network import Network, read_network
 from sim.session import Scenario, Session, SessionConfig
 from stream_jax import checkpoint, pipeline
 from stream_jax.checkpoint import System
@@ -53,14 +53,12 @@ def open_checkpoint(folder: Path) -> tuple[System, TrafficDataset]:
 
 
 def city_scenario(
-    system: System, dataset: TrafficDataset, level: str, seed: int, minutes: int, cache: Path
+    folder: Path, system: System, dataset: TrafficDataset, level: str, seed: int, minutes: int, cache: Path
 ) -> tuple[Network, Scenario]:
-    """An hour of the checkpoint's own city, from the part of its recording that nothing was trained on."""
-    side = round(system.params.aggregator.weights.shape[0] ** 0.5)
+    """An hour of the checkpoint's own city and road, from the part of its recording that nothing was trained on."""
     demand = DemandConfig(duration_s=60 * minutes, bin_s=dataset.manifest["bin_s"])
-    road = city_road(dataset, GridConfig(size=side), demand, cache)
-    chosen = DEMAND_LEVELS[level]
-    rate = vehicles_per_hour(chosen, road)
+    road, factor = kept_road(folder, system, dataset, demand, cache)
+    rate = vehicles_per_hour(DEMAND_LEVELS[level], len(road.network.ids), factor)
     return road.network, draw_scenarios(road, "test", rate, range(seed, seed + 1), cache)[0]
 
 

@@ -10,7 +10,7 @@ from data.spark_etl.job import JobConfig
 from data.spark_etl.schema import CITIES, Box
 from data.spark_etl.sensors import SensorSource
 from data.spark_etl.sources import GpsColumns
-from experiments import paper
+from experiments import networks, paper
 
 STAGES = ("etl", "forecast", "detect", "control", "report")
 LEVELS = ("moderate", "heavy", "overload", "all")  # of demand
@@ -58,6 +58,7 @@ From raw recordings to results: every stage reads what the one before it wrote a
   python experiments/run.py --dataset tdrive --table aci      one table of the paper, with what it needs
   python experiments/run.py --stage detect --detectors pca    other detectors beside ours
   python experiments/run.py --stage control --controllers default_plan lycon_wrl_plus cpo   only these controllers
+  python experiments/run.py --stage control report --network my.net.xml --demand-factor 0.5   your own signals
   python experiments/run.py --dataset sensors --raw metr.npz --coordinates sensors.csv --feature speed --unit mph
 """
 
@@ -88,6 +89,9 @@ def parser() -> argparse.ArgumentParser:
         ":no_lyapunov, :soft_0.1, :soft_1, :no_uncertainty and :no_anomaly of ours, "
         "ppo, cpo, sac_lagrangian and la_mbda",
     )
+    control.add_argument("--grid", type=int, metavar="N", help="an N×N grid, 2 to 10 (smoke preset: 2, others: 4)")
+    control.add_argument("--network", type=Path, metavar="FILE", help="your own .net.xml or .sumocfg instead of a grid")
+    control.add_argument("--demand-factor", type=float, default=1.0, metavar="F", help="times the levels' vehicles (1)")
     control.add_argument("--workers", type=int, metavar="N", help="SUMO processes side by side (one a core)")
     raw = top.add_argument_group("where the recording comes from")
     raw.add_argument("--raw", type=Path, help="file or folder of raw files ($STREAM_DATA_DIR/<dataset>)")
@@ -122,6 +126,7 @@ def stages(args: argparse.Namespace) -> list[str]:
     for name in ("seeds", "folds", "episodes", "workers"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise DataError(f"--{name} {getattr(args, name)} is not a positive number.")
+    _check_network(args)
     if args.table and (args.stage or args.first):
         raise DataError("--table runs what the table needs; leave --stage and --from out.")
     if args.table:
@@ -192,6 +197,17 @@ def parse_columns(text: str | None, time_format: str) -> GpsColumns:
         if pair:
             names[key] = value
     return GpsColumns(**names, time_format=time_format)
+
+
+def _check_network(args: argparse.Namespace) -> None:
+    if args.grid is not None and args.network is not None:
+        raise DataError("--grid generates a network and --network reads yours; give one of the two.")
+    if args.grid is not None and not 2 <= args.grid <= 10:
+        raise DataError(f"--grid {args.grid} is not between 2 and 10 intersections a side.")
+    if not 0 < args.demand_factor < float("inf"):
+        raise DataError(f"--demand-factor {args.demand_factor:g} is not a positive number.")
+    if args.table and networks.network_name(args):
+        raise DataError("--table is about the preset's own grid; leave --grid, --network and --demand-factor out.")
 
 
 def _bin_seconds(minutes: int) -> int:

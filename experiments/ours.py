@@ -175,14 +175,23 @@ def load(folder: Path) -> Book:
     return {(path.parent.name, path.stem): picked(path) for path in sorted(folder.glob("*/*.jsonl"))}
 
 
-def picked(path: Path) -> list[dict]:
-    """Rows of one run: the largest preset that has any, and of it the data that came last."""
-    rows = results.read_rows(path)
+def picked(path: Path, network: str | None = None) -> list[dict]:
+    """Rows of one run: the largest preset that has any, and of it the data that came last.
+
+    Args:
+        network: on which the rows were measured; None is the preset's own grid, which the paper's tables are about.
+    """
+    rows = [row for row in results.read_rows(path) if row.get("network") == network]
     for preset in PRESETS:
         mine = [row for row in rows if row.get("preset") == preset]
         if mine:
             return [row for row in mine if row.get("data_hash") == mine[-1].get("data_hash")]
     return rows
+
+
+def networks(path: Path) -> list[str | None]:
+    """The networks that a file has rows of, the presets' own (None) first."""
+    return sorted({row.get("network") for row in results.read_rows(path)}, key=lambda name: (name is not None, name))
 
 
 def others(table: str, book: Book, dataset: str) -> list[str]:

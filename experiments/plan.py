@@ -11,6 +11,7 @@ from rich.table import Table
 
 from data.spark_etl import shards
 from experiments import display, results
+from experiments.networks import control_folder, network_name, report_file
 
 RECORD = "run.json"  # seconds of each finished stage and the command that ran it
 FLOAT = 4  # bytes
@@ -31,7 +32,10 @@ class Step(NamedTuple):
 def make_plan(args: argparse.Namespace, out: Path, stages: list[str], seeds: int, folds: int) -> list[Step]:
     """Reads what the folder holds; touches nothing."""
     sizes = _sizes(out, seeds, folds)
-    return [Step(name, _state(name, out), _seconds(name, args, out), sizes.get(name)) for name in stages]
+    return [
+        Step(timed_as(name, args), _state(name, args, out), _seconds(name, args, out), sizes.get(name))
+        for name in stages
+    ]
 
 
 def show(plan: list[Step], out: Path, console: Console) -> None:
@@ -61,12 +65,18 @@ def record(out: Path, stage: str, seconds: float, argv: list[str]) -> None:
     draft.replace(path)
 
 
-def _state(stage: str, out: Path) -> str:
+def timed_as(stage: str, args: argparse.Namespace) -> str:
+    """The name of a stage's work: another network's control takes another time."""
+    return control_folder(Path(), network_name(args)).name if stage == "control" else stage
+
+
+def _state(stage: str, args: argparse.Namespace, out: Path) -> str:
     if stage == "etl":
         return "dataset; rebuilt only if its inputs changed" if (out / "data" / shards.MANIFEST).exists() else "nothing"
     if stage == "report":
-        return "a page; written again" if (out / "report.html").exists() else "nothing"
-    pieces = [path for path in (out / stage).glob("*") if path.suffix in (".json", ".npz", ".jsonl")]
+        return "a page; written again" if report_file(out, network_name(args)).exists() else "nothing"
+    folder = out / timed_as(stage, args)
+    pieces = [path for path in folder.glob("*") if path.suffix in (".json", ".npz", ".jsonl")]
     return f"{len(pieces)} finished files; those of the same config are kept" if pieces else "nothing"
 
 
@@ -74,8 +84,8 @@ def _seconds(stage: str, args: argparse.Namespace, out: Path) -> float | None:
     """As long as it took in this folder, else as the committed rows of the same dataset and preset say."""
     path = out / RECORD
     known = json.loads(path.read_text())["seconds"] if path.exists() else {}
-    if stage in known:
-        return known[stage]
+    if timed_as(stage, args) in known:
+        return known[timed_as(stage, args)]
     for folder in (out / "results", COMMITTED):
         rows = results.read_rows(folder / args.dataset / f"{stage}.jsonl")
         timed = [row["value"] for row in rows if row["metric"] == "fit_seconds" and row["preset"] == args.preset]

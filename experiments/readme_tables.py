@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments import ours, results, speed_tables
+from experiments.networks import city_of
 
 FORECAST = {"nrmse": "NRMSE", "mae": "MAE", "coverage": "coverage", "riw": "RIW", "winkler": "Winkler", "crps": "CRPS"}
 DETECT = {"fdr_step": "FDR per step", "fdr_pooled": "FDR pooled", "recall": "recall", "f1": "F1"}
@@ -28,7 +29,8 @@ def render(folder: Path) -> str:
     for path in sorted(folder.glob("*/detect.jsonl")):
         parts += detect_tables(ours.picked(path))
     for path in sorted(folder.glob("*/control.jsonl")):
-        parts += control_tables(ours.picked(path))
+        for network in ours.networks(path):
+            parts += control_tables(ours.picked(path, network))
     for name, draw in speed_tables.TABLES.items():
         rows = results.read_rows(folder / "bench" / f"{name}.jsonl")
         parts += draw(rows) if rows else []
@@ -114,7 +116,7 @@ def control_tables(rows: list[dict]) -> list[str]:
     lines = []
     for level in dict.fromkeys(row["level"] for row in rows if row.get("level")):
         lines += [
-            f"**Control, demand of {first['dataset']} ({first['data']} data)**, preset `{first['preset']}`, {level}.",
+            f"**Control, demand of {city_of(first)}**, preset `{first['preset']}`, {level}.",
             "",
             "| controller | " + " | ".join(CONTROL.values()) + " |",
             "|---|" + "---|" * len(CONTROL),

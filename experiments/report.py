@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from data import loader
 from experiments import ours, paper, readme_tables, report_curves, report_map, tables
+from experiments.networks import control_folder, network_name, report_file
 from experiments.report_html import cards, details, json_block, markdown, section
 
 PAGE = resources.files("experiments") / "page"
@@ -25,21 +26,23 @@ REFUSED = "SYNTHETIC DATA: a program wrote this recording, so nothing on this pa
 
 
 def report(args: argparse.Namespace, out: Path, console: Console) -> Path:
-    """Writes `<out>/report.html` from the run's rows and artefacts; returns its path."""
+    """Writes the page of the run and its network from rows and artefacts; returns its path."""
     dataset = loader.load(out / "data")
+    name, network = dataset.manifest["dataset"], network_name(args)
     book = ours.load(out / "results")
-    controlled = book.get((dataset.manifest["dataset"], "control"), [])
-    data = {"city": report_map.city(out, dataset), "road": report_map.road(out)}
+    controlled = ours.picked(out / "results" / name / "control.jsonl", network)
+    control = control_folder(out, network)
+    data = {"city": report_map.city(out, dataset), "road": report_map.road(control, args.demand_factor)}
     data["curves"] = report_curves.curves(out, controlled)
-    title = f"{dataset.manifest['dataset']}: forecast, detect, control"
+    title = f"{name}: forecast, detect, control" + (f" on {network}" if network else "")
     page = string.Template((PAGE / "template.html").read_text()).substitute(
         title=html.escape(title),
         style=(PAGE / "style.css").read_text(),
         script=(PAGE / "page.js").read_text(),
         data=json.dumps(data, separators=(",", ":")).replace("</", "<\\/"),
-        body=body(title, dataset, book, data, out),
+        body=body(title, dataset, book, controlled, data, out, control),
     )
-    path = out / "report.html"
+    path = report_file(out, network)
     draft = path.with_suffix(".tmp")
     draft.write_text(page)
     draft.replace(path)
@@ -47,15 +50,29 @@ def report(args: argparse.Namespace, out: Path, console: Console) -> Path:
     return path
 
 
-def body(title: str, dataset: loader.TrafficDataset, book: ours.Book, data: dict, out: Path) -> str:
-    """The page from top to bottom."""
+def body(
+    title: str,
+    dataset: loader.TrafficDataset,
+    book: ours.Book,
+    controlled: list[dict],
+    data: dict,
+    out: Path,
+    control: Path,
+) -> str:
+    """The page from top to bottom; the paper's tables alone are always about the preset's own grid.
+
+    Args:
+        controlled: rows of the network that is shown.
+        control: folder of its control stage.
+    """
     manifest = dataset.manifest
     name = manifest["dataset"]
+    shown = book | {(name, "control"): controlled}
     parts = [
-        section("forecast", "Forecasts", _block(book, name, "forecast") + _figures(out, "forecast")),
-        section("detect", "Detections", _block(book, name, "detect") + _figures(out, "detect")),
-        section("control", "Signals", _road(data) + _block(book, name, "control") + _figures(out, "control")),
-        section("learning", "Learning", _curves(data["curves"]) + _verdicts(book, name)),
+        section("forecast", "Forecasts", _block(shown, name, "forecast") + _figures(out / "forecast", "forecast")),
+        section("detect", "Detections", _block(shown, name, "detect") + _figures(out / "detect", "detect")),
+        section("control", "Signals", _road(data) + _block(shown, name, "control") + _figures(control, "control")),
+        section("learning", "Learning", _curves(data["curves"]) + _verdicts(controlled)),
         section("paper", "Paper and ours", _paper(book, name)),
         section("data", "Where the data come from", _provenance(manifest)),
         section("config", "Configuration", _configs(out)),
@@ -68,7 +85,7 @@ def body(title: str, dataset: loader.TrafficDataset, book: ours.Book, data: dict
     about = f"{manifest['cells']} cells, {manifest['steps']:,} steps of {manifest['bin_s'] // 60} minutes from "
     about += f"{manifest['start'][:10]}, {manifest['data']} data."
     head = f"<header>{banner}<h1>{html.escape(title)}</h1><p>{about}</p><nav>{nav}</nav></header>"
-    return head + cards(headlines(book, name)) + first + "".join(parts)
+    return head + cards(headlines(shown, name)) + first + "".join(parts)
 
 
 def headlines(book: ours.Book, name: str) -> list[tuple[str, str, str]]:
@@ -112,10 +129,10 @@ def _block(book: ours.Book, name: str, stage: str) -> str:
     return markdown("\n".join(draw(rows)))
 
 
-def _figures(out: Path, stage: str) -> str:
+def _figures(folder: Path, stage: str) -> str:
     made = []
     for name in FIGURES[stage]:
-        path = out / stage / f"{name}.png"
+        path = folder / f"{name}.png"
         if path.exists():
             coded = base64.b64encode(path.read_bytes()).decode()
             words = name.replace("_", " ")
@@ -146,8 +163,8 @@ def _curves(found: list[dict]) -> str:
     return f'<div class="cards">{"".join(made)}</div>' if made else "<p>Nothing was trained in this folder.</p>"
 
 
-def _verdicts(book: ours.Book, name: str) -> str:
-    table = report_curves.verdicts(book.get((name, "control"), []))
+def _verdicts(controlled: list[dict]) -> str:
+    table = report_curves.verdicts(controlled)
     words = "What the drift bound, computed on the test episodes, promises about the mean violation, and what happened."
     return f"<h3>Certificates</h3><p>{words}</p>{markdown(table)}" if table else ""
 

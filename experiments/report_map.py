@@ -10,7 +10,7 @@ import numpy as np
 from data.loader import DAY_S, TrafficDataset
 from data.spark_etl import shards
 from experiments import decisions, detection, forecasting
-from experiments.control_stage import PAPER_GRID
+from experiments.road import kept_networks, vehicles_per_hour
 from sim.demand import DEMAND_LEVELS
 from sim.network import read_network
 
@@ -48,20 +48,22 @@ def city(out: Path, dataset: TrafficDataset) -> dict | None:
     }
 
 
-def road(out: Path, limit: int = 240) -> dict | None:
+def road(control: Path, factor: float = 1.0, limit: int = 240) -> dict | None:
     """The first episode of every controller at every level; None before the control stage has run.
 
     Args:
+        control: folder of the control stage.
+        factor: on the levels' demand.
         limit: control steps that are shown at most.
     """
-    nets = sorted((out / "control").glob("grid-*.net.xml"))
+    nets = kept_networks(control)
     if not nets:
         return None
     network, runs = read_network(nets[-1]), []
     for level in DEMAND_LEVELS.values():
-        rate = level.vehicles_per_hour * len(network.ids) / PAPER_GRID
-        plain = sorted((out / "control" / "episodes" / f"{rate:g}").glob("*"))
-        learned = sorted((out / "control" / level.name).glob("*/seed0"))
+        rate = vehicles_per_hour(level, len(network.ids), factor)
+        plain = sorted((control / "episodes" / f"{rate:g}").glob("*"))
+        learned = sorted((control / level.name).glob("*/seed0"))
         for folder, name in [(one, one.name) for one in plain] + [(one, one.parent.name) for one in learned]:
             files = sorted(folder.glob("000-*.npz"))
             if files:

@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-KEY = ("dataset", "preset", "data_hash", "stage", "method")
+KEY = ("dataset", "preset", "data_hash", "stage", "method", "network")  # rows on a preset's own grid name no network
 
 
 def write_rows(path: Path, rows: Iterable[dict]) -> None:
-    """Adds rows to a file, replacing those of the same run (dataset, preset, data, stage, method); atomic."""
+    """Adds rows to a file, replacing those of the same run (dataset, preset, data, stage, method, network); atomic."""
     rows = list(rows)
-    replaced = {tuple(row.get(name) for name in KEY) for row in rows}
-    kept = [row for row in read_rows(path) if tuple(row.get(name) for name in KEY) not in replaced]
+    replaced = {run_of(row) for row in rows}
+    kept = [row for row in read_rows(path) if run_of(row) not in replaced]
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(f".tmp-{os.getpid()}")
     draft.write_text("".join(json.dumps(_finite(row), sort_keys=True) + "\n" for row in kept + rows))
@@ -25,6 +25,11 @@ def read_rows(path: Path) -> list[dict]:
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines() if line]
+
+
+def run_of(row: dict) -> tuple:
+    """What two rows of the same run have in common."""
+    return tuple(row.get(name) for name in KEY)
 
 
 def _finite(row: dict) -> dict:

@@ -59,6 +59,8 @@ def run(args: argparse.Namespace, words: list[str], out: Path, console: Console)
         load("experiments.forecast_stage:check_methods")(args.methods)
     if args.detectors:
         load("experiments.detectors:check_detectors")(args.detectors)
+    if args.network:
+        load("sim.network:read_network")(args.network)
     if args.dry_run:
         cfg = load("experiments.configs:experiment_config")(args)
         plan.show(plan.make_plan(args, out, chosen, cfg.seeds, cfg.max_folds), out, console)
@@ -69,7 +71,7 @@ def run(args: argparse.Namespace, words: list[str], out: Path, console: Console)
             start = time.perf_counter()
             with display.stage_display(name, f"{number} of {len(chosen)}", out, console):
                 load(WORK[name])(args, out, console)
-            plan.record(out, name, time.perf_counter() - start, words)
+            plan.record(out, plan.timed_as(name, args), time.perf_counter() - start, words)
 
 
 def load(place: str) -> object:

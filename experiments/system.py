@@ -33,6 +33,7 @@ CITY = "system"  # folder of a control stage that holds upstream systems
 def upstream_system(
     dataset: TrafficDataset,
     out: Path,
+    folder: Path,
     seed: int,
     cfg: ExperimentConfig,
     weights: np.ndarray,
@@ -41,9 +42,11 @@ def upstream_system(
 ) -> System:
     """Forecaster, flow, calibrations and aggregation of the last fold with a controller that has learned nothing.
 
-    Kept in `<out>/control/system`; trained again only when the forecaster, the flow's config or the road changed.
+    Trained again only when the forecaster, the flow's config or the road changed.
 
     Args:
+        out: of the run, whose forecaster is used.
+        folder: of its control stage, where the system is kept.
         weights: [I, N] share of each cell in each intersection's area.
     """
     fold = dataset.num_folds - 1
@@ -51,7 +54,7 @@ def upstream_system(
         upstream = detection.load_upstream(out / "forecast", dataset, fold)
     except ValueError as error:
         raise DataError(str(error)) from None
-    folder = out / "control" / CITY / _key(upstream, seed, cfg, weights)
+    folder = folder / CITY / _key(upstream, seed, cfg, weights)
     if (folder / checkpoint.META).exists():
         try:
             return checkpoint.load(folder, dataset.manifest["content_hash"])

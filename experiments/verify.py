@@ -18,11 +18,10 @@ from rich.table import Table
 
 from data.loader import TrafficDataset
 from experiments import agent_road, detection, live, system
-from experiments.agent_stage import vehicles_per_hour
 from experiments.control import PRETRAINED
-from experiments.road import city_road
+from experiments.keeping import kept_road
+from experiments.road import vehicles_per_hour
 from sim.demand import DEMAND_LEVELS, DemandConfig
-from sim.network import GridConfig
 from stream_jax import pipeline
 from stream_jax.checkpoint import System
 from stream_jax.conformal.bootstrap import BootstrapInterval, block_bootstrap, ratio_of_totals
@@ -138,14 +137,11 @@ def lipschitz_promise(trained: System) -> Promise:
 
 def drift_promises(trained: System, dataset: TrafficDataset, args: argparse.Namespace) -> list[Promise]:
     """The drift certificate on fresh episodes of the frozen controller."""
-    side = round(trained.params.aggregator.weights.shape[0] ** 0.5)
     demand = DemandConfig(bin_s=dataset.manifest["bin_s"])
-    road = city_road(dataset, GridConfig(size=side), demand, args.cache)
-    level = DEMAND_LEVELS[args.level]
+    road, factor = kept_road(args.checkpoint, trained, dataset, demand, args.cache)
+    rate = vehicles_per_hour(DEMAND_LEVELS[args.level], len(road.network.ids), factor)
     days = system.city_days(trained, dataset)
-    collect = agent_road.collector(
-        road, days, "test", vehicles_per_hour(level, road), args.cache, args.workers, rich.get_console()
-    )
+    collect = agent_road.collector(road, days, "test", rate, args.cache, args.workers, rich.get_console())
     agent, cfg = trained.params.agent, trained.config.agent
     adjacency = jnp.asarray(agent_road.adjacency(road.network))
     step = lycon_wrl_plus.policy_step(jax.random.key(0), agent, adjacency, cfg, explore=False)

@@ -21,6 +21,7 @@ from sumolib.net.edge import Edge
 
 from sim.binaries import find_binary
 from sim.errors import RoadError
+from sim.georeference import signal_lonlat
 from sim.movements import Link, Movements, movements_of, signal_links
 
 
@@ -72,6 +73,7 @@ class Network(NamedTuple):
     stop_distance: dict[str, float]  # lane on an approach -> metres from its beginning to the stop line
     lane_turns: dict[str, dict[str, tuple[str, ...]]]  # stop edge -> its lanes from the kerb -> edges each leads to
     feeds: tuple[tuple[tuple[int, ...], ...], ...]  # [I][8] approaches that the phase's vehicles drive into
+    lonlat: np.ndarray | None  # [I, 2] degrees, where the file says how it was projected
 
 
 def build_grid(cfg: GridConfig, cache: Path) -> Network:
@@ -143,6 +145,7 @@ def _assemble(
         },
         lane_turns=_lane_turns(links),
         feeds=feeds,
+        lonlat=signal_lonlat(net, position),
     )
 
 
@@ -217,7 +220,10 @@ def _net_file(path: Path) -> Path:
         raise RoadError(f"{path} does not exist; give a SUMO network (.net.xml) or configuration (.sumocfg)")
     if path.suffix != ".sumocfg":
         return path.resolve()
-    named = ET.parse(path).getroot().find(".//net-file")
+    try:
+        named = ET.parse(path).getroot().find(".//net-file")
+    except ET.ParseError as error:
+        raise RoadError(f"{path} is no readable SUMO configuration: {error}") from None
     if named is None:
         raise RoadError(f"{path} names no net-file")
     return _net_file(path.parent / named.get("value", ""))

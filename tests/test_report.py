@@ -11,8 +11,7 @@ from rich.console import Console
 from data import loader
 from data.spark_etl import shards
 from experiments import detection, options, report, report_curves, report_html, report_map, results
-from experiments.control_stage import PAPER_GRID
-from experiments.road import episode_folder
+from experiments.road import episode_folder, vehicles_per_hour
 from sim.demand import DEMAND_LEVELS
 from sim.network import GridConfig, build_grid
 from tests import browser
@@ -82,7 +81,7 @@ def write_control(out: Path) -> None:
     """Two controllers on a 2 x 2 grid; queues grow by a vehicle a step, and the learned one is filtered at step 2."""
     build_grid(GridConfig(size=2), out / "control")
     queue = np.arange(7.0)[:, None, None] * np.ones((1, 4, 8)) / 8
-    rate = DEMAND_LEVELS["heavy"].vehicles_per_hour * 4 / PAPER_GRID
+    rate = vehicles_per_hour(DEMAND_LEVELS["heavy"], 4)
     plain = episode_folder(out / "control", rate, "default_plan")
     learned = out / "control" / "heavy" / "lycon_wrl_plus" / "seed0"
     for folder in (plain, learned):
@@ -177,7 +176,7 @@ def test_the_same_run_gives_the_same_page(run):
 def test_an_infinite_bound_is_null_and_a_filtered_step_keeps_its_source(run):
     city = report_map.city(run, loader.load(run / "data"))
     assert city["upper"][-1][0] is None and city["width"][-1][0] is None and city["mean"][-1][0] is not None
-    learned = next(one for one in report_map.road(run)["runs"] if one["name"] == "lycon_wrl_plus")
+    learned = next(one for one in report_map.road(run / "control")["runs"] if one["name"] == "lycon_wrl_plus")
     assert learned["source"] == [-1, 0, 1, 0, 0, 0, 0] and report_map.SOURCES[1] == "projected"
 
 

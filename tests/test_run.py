@@ -140,6 +140,37 @@ def test_a_count_below_one_is_refused(command, name):
     assert code == run.FAILED and not ran and f"--{name} 0 is not a positive number" in said
 
 
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--grid", "3", "--network", "my.net.xml"], "--grid generates a network and --network reads yours; give one"),
+        (["--grid", "11"], "--grid 11 is not between 2 and 10 intersections a side"),
+        (["--demand-factor", "0"], "--demand-factor 0 is not a positive number"),
+        (["--demand-factor", "nan"], "--demand-factor nan is not a positive number"),
+        (["--table", "rl", "--grid", "3"], "--table is about the preset's own grid"),
+        (["--network", "nowhere.net.xml"], "nowhere.net.xml does not exist; give a SUMO network"),
+        (["--network", "torn.sumocfg"], "torn.sumocfg is no readable SUMO configuration"),
+        (["--network", "torn.net.xml"], "torn.net.xml is no readable SUMO network"),
+    ],
+)
+def test_a_network_that_cannot_be_meant_is_refused_before_any_stage(command, tmp_path, monkeypatch, argv, words):
+    monkeypatch.chdir(tmp_path)
+    for torn in ("torn.sumocfg", "torn.net.xml"):
+        Path(torn).write_text("<net><edge")
+    code, said, ran = command(*argv)
+    assert code == run.FAILED and not ran and words in said and said.count("error: ") == 1
+
+
+def test_a_plan_names_the_network_and_what_its_own_folder_holds(command, tmp_path):
+    for folder in ("control", "control-grid-3x3"):
+        (tmp_path / "out" / folder).mkdir(parents=True)
+    (tmp_path / "out" / "control" / "x.json").touch()
+    plan.record(tmp_path / "out", "control", 90.0, [])
+    own, other = (command("--dry-run", "--stage", "control", "--grid", side)[1] for side in ("2", "3"))
+    assert "1 finished files" in own and "1 min 30 s" in own and "control-grid" not in own
+    assert "control-grid-3x3" in other and "nothing" in other and "not timed yet" in other
+
+
 def test_contradicting_choices_of_stages_are_refused(command):
     assert command("--stage", "etl", "--from", "etl")[0] == run.FAILED
     assert command("--table", "aci", "--from", "etl")[0] == run.FAILED

@@ -162,6 +162,21 @@ def test_control_shows_safety_with_its_interval_at_every_level(tmp_path):
     assert "| fixed | 50 % [31 %, 69 %] |  | 210.4 |" in page
 
 
+def test_rows_of_another_network_have_a_table_of_their_own_and_no_say_in_the_papers(tmp_path):
+    row = COMMON | {"stage": "control", "method": "fixed_time", "level": "heavy", "metric": "safety"}
+    file = tmp_path / "tdrive" / "control.jsonl"
+    results.write_rows(file, [row | {"value": 0.25}])
+    results.write_rows(file, [row | {"value": 0.75, "network": "grid-6x6"}])
+    results.write_rows(file, [row | {"value": 0.5, "network": "town"}])
+    assert cells(tables.paper_table("rl", ours.load(tmp_path)), "Fixed Timing")[5] == "0.250"
+    page = readme_tables.render(tmp_path)
+    titles = [line for line in page.splitlines() if line.startswith("**Control")]
+    assert [title.split("**")[1].partition(" data)")[2] for title in titles] == ["", " on grid-6x6", " on town"]
+    assert [page.count(f"| fixed_time | {share} % |") for share in (25, 75, 50)] == [1, 1, 1]
+    results.write_rows(file, [row | {"value": 1.0, "network": "town"}])
+    assert sorted(row["value"] for row in results.read_rows(file)) == [0.25, 0.75, 1.0]
+
+
 def test_the_command_prints_a_table_by_name():
     argv = [sys.executable, "experiments/tables.py", "--table", "trimming"]
     said = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout

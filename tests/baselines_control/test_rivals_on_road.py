@@ -127,7 +127,8 @@ def test_a_rival_learns_in_sumo_by_its_name_and_is_read_back(tmp_path, console, 
     args = argparse.Namespace(
         preset="smoke", levels=["heavy"], episodes=1, workers=1, seeds=1, controllers=["default_plan", "ppo"]
     )
-    for missing in ("methods", "folds", "dataset"):
+    args.demand_factor = 1.0
+    for missing in ("methods", "folds", "dataset", "grid", "network"):
         setattr(args, missing, None)
     file = control_stage.control(args, tmp_path, console)
     rows = [row for row in results.read_rows(file) if row["method"] == "ppo"]

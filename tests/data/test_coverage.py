@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from data.coverage import core_box, coverage, intersection_flow
+from data.coverage import (
+    box_around,
+    core_box,
+    coverage,
+    coverage_around,
+    intersection_flow,
+    laid_over,
+    lies_within,
+)
 from data.errors import DataError
 
 
@@ -87,3 +95,78 @@ def test_a_missing_reading_counts_as_its_cells_mean():
 def test_a_city_without_flow_is_refused():
     with pytest.raises(DataError, match="no flow"):
         coverage(squares(2), np.zeros(4), size=2)
+
+
+def middles(box, size):
+    """Centres of size x size equal areas, row by row."""
+    row, column = np.divmod(np.arange(size * size), size)
+    return box[:2] + (np.stack([column, row], axis=1) + 0.5) / size * (box[2:] - box[:2])
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_regular_grid_of_signals_has_the_areas_of_the_grid(size):
+    geometry, flow = squares(9), np.random.default_rng(0).uniform(1, 5, 81)
+    grid = coverage(geometry, flow, size)
+    position = middles(np.array([300.0, 300.0, 1500.0, 1500.0]), size)  # metres of the network, not of the city
+    places = laid_over(grid.box, position)
+    np.testing.assert_allclose(places, middles(grid.box, size))
+    np.testing.assert_allclose(coverage_around(geometry, flow, places, grid.box).weights, grid.weights, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 40])
+def test_signals_anywhere_share_out_every_cell_inside_the_box_without_loss(count):
+    geometry, flow, box = squares(9), np.ones(81), np.array([1.3, 2.1, 7.6, 8.2])
+    places = box[:2] + np.random.default_rng(count).uniform(0.01, 0.99, (count, 2)) * (box[2:] - box[:2])
+    found = coverage_around(geometry, flow, places, box)
+    assert found.weights.shape == (count, 81) and found.weights.min() >= 0
+    np.testing.assert_allclose(found.weights.sum(axis=0), coverage_of_box(geometry, box), atol=1e-6)
+
+
+def coverage_of_box(geometry, box):
+    """Share of unit squares inside a box: the product of what each axis leaves."""
+    corner = geometry["lonlat"] - 0.5
+    return np.clip(np.minimum(corner + 1, box[2:]) - np.maximum(corner, box[:2]), 0, None).prod(axis=1)
+
+
+def test_signals_at_one_place_share_its_area():
+    geometry, box = squares(4), np.array([0.0, 0.0, 4.0, 4.0])
+    places = np.array([[1.0, 2.0], [3.0, 2.0], [1.0, 2.0 + 1e-12]])
+    west, east, again = coverage_around(geometry, np.ones(16), places, box).weights
+    np.testing.assert_allclose(west, again)
+    np.testing.assert_allclose(west.reshape(4, 4), [[0.5, 0.5, 0, 0]] * 4, atol=1e-9)
+    np.testing.assert_allclose(east.reshape(4, 4), [[0, 0, 1, 1]] * 4, atol=1e-9)
+
+
+def test_a_sensor_without_area_belongs_to_the_nearest_signal_if_it_is_inside():
+    lonlat = np.array([[0.5, 0.5], [3.0, 1.0], [9.0, 0.5]])
+    geometry = {"lonlat": lonlat, "outline": lonlat, "outline_start": np.arange(4)}
+    found = coverage_around(geometry, np.ones(3), np.array([[1.0, 1.0], [3.0, 1.0]]), np.array([0.0, 0.0, 4.0, 2.0]))
+    np.testing.assert_array_equal(found.weights, [[1, 0, 0], [0, 1, 0]])
+
+
+def test_nearest_means_on_the_ground_and_not_in_degrees():
+    # At 60 degrees a degree of longitude is half as long: from (0.5, 60) the first signal is 0.25 away, the other 0.35.
+    lonlat = np.array([[0.5, 60.0]])
+    geometry = {"lonlat": lonlat, "outline": lonlat, "outline_start": np.arange(2)}
+    places = np.array([[0.0, 60.0], [0.5, 60.35]])
+    found = coverage_around(geometry, np.ones(1), places, np.array([-1.0, 59.0, 1.0, 61.0]))
+    np.testing.assert_array_equal(found.weights, [[1], [0]])
+
+
+def test_the_box_around_real_places_leaves_half_a_spacing_at_each_side():
+    row, column = np.divmod(np.arange(12), 4)
+    places = np.stack([10 + 0.02 * column, 60 + 0.01 * row], axis=1)  # on the ground 0.01 degrees apart along both axes
+    np.testing.assert_allclose(box_around(places), [9.99, 59.995, 10.07, 60.025], rtol=1e-5)
+    street = box_around(np.array([[0.0, 0.0], [0.1, 0.0], [0.2, 0.0]]))
+    np.testing.assert_allclose(street, [-0.05, -0.05, 0.25, 0.05])
+
+
+def test_real_places_count_only_inside_the_recording():
+    assert lies_within(np.array([[0.1, 0.1], [3.9, 3.9]]), squares(4))
+    assert not lies_within(np.array([[0.1, 0.1], [4.1, 3.9]]), squares(4))
+    assert not lies_within(np.array([[2.0, 2.0], [2.0, 2.0]]), squares(4))
+
+
+def test_signals_where_nothing_drives_are_refused():
+    with pytest.raises(DataError, match="No cell with flow"):
+        coverage_around(squares(2), np.ones(4), np.array([[5.0, 5.0]]), np.array([4.0, 4.0, 6.0, 6.0]))

@@ -1,0 +1,44 @@
+"""Which road network a run's control stage is about: its name in rows and folders, and where its files lie."""
+
+import argparse
+from pathlib import Path
+
+SIDES = {"smoke": 2, "default": 4, "paper": 4}  # intersections a side of each preset's grid
+
+
+def grid_side(args: argparse.Namespace) -> int:
+    """Intersections a side of the grid that is asked for, or of the preset's."""
+    return args.grid or SIDES[args.preset]
+
+
+def network_name(args: argparse.Namespace) -> str | None:
+    """What rows and folders call the network; None is the preset's own grid under its own demand."""
+    factor = "" if args.demand_factor == 1 else f"-x{args.demand_factor:g}"
+    if args.network is not None:
+        return file_name(args.network) + factor
+    side = grid_side(args)
+    return f"grid-{side}x{side}{factor}" if factor or side != SIDES[args.preset] else None
+
+
+def file_name(path: Path) -> str:
+    """The name of a network's file without its endings."""
+    name = path.name
+    for ending in (".gz", ".xml", ".net", ".sumocfg"):
+        name = name.removesuffix(ending)
+    return name
+
+
+def city_of(row: dict) -> str:
+    """The city of a results row and the kind of its data, with the network where it is not the preset's own."""
+    where = f" on {row['network']}" if row.get("network") else ""
+    return f"{row['dataset']} ({row['data']} data){where}"
+
+
+def control_folder(out: Path, name: str | None = None) -> Path:
+    """Where everything that the control stage makes on a network is kept."""
+    return out / ("control" if name is None else f"control-{name}")
+
+
+def report_file(out: Path, name: str | None = None) -> Path:
+    """The page of a run, one for each network."""
+    return out / ("report.html" if name is None else f"report-{name}.html")
