@@ -105,7 +105,7 @@ def local_costs(x: Array, limits: Limits) -> Array:
 
 
 def broken(x: Array, limits: Limits) -> tuple[Array, Array, Array]:
-    """[I] bool each: whether C1, C2 and C3 are broken; C1 and C3 by the network, C2 by those who wait too long there."""
+    """[I] bool each: whether C1, C2 and C3 are broken; C1 and C3 by the network, C2 where somebody waits too long."""
     queue, _, served = jnp.broadcast_to(costs(x, limits) > 0, (x.shape[0], 3)).T
     return queue, WAIT_UNIT * x[:, PHASES] > limits.wait, served
 
