@@ -17,7 +17,7 @@ from experiments.road import CityRoad
 from sim.demand import DemandLevel
 from sim.session import Scenario
 from stream_jax.fit import TrainConfig
-from stream_jax.rl import lycon_wrl_plus, replay, search, verification, world_model
+from stream_jax.rl import bounds, certificate, lycon_wrl_plus, replay, search, verification, world_model
 from stream_jax.rl.agent import Agent, AgentConfig, SearchConfig
 from stream_jax.rl.episodes import Episode, flat_transitions
 from stream_jax.rl.lyapunov import LyapunovConfig
@@ -25,7 +25,7 @@ from stream_jax.rl.lycon_wrl_plus import Collect
 from stream_jax.rl.objective import RewardConfig
 from stream_jax.rl.policy import PolicyConfig
 from stream_jax.rl.ppo import PPOConfig
-from stream_jax.rl.safety import SafetyConfig
+from stream_jax.rl.safety import DEFAULT_PLAN, SafetyConfig
 from stream_jax.rl.state import StateConfig
 from stream_jax.rl.world_network import WorldConfig
 
@@ -43,6 +43,7 @@ VARIANTS = {
     **{name: {} for name in RIVALS},
 }
 SEEDS = {"smoke": 1, "default": 1, "paper": 5}  # agents that are trained unless --seeds says otherwise
+ROUNDING = 1e-5  # actions that differ by less are the same
 TIGHTENING = 0.85  # agents learn to keep this share of the limits on queue and wait, so that noise does not break them
 
 AGENTS = {
@@ -164,10 +165,26 @@ def evaluate_agent(
 def certificate_rows(
     agent: Agent, episodes: Episode, adjacency: jax.Array, cfg: AgentConfig
 ) -> dict[str, float | bool | str]:
-    """What the certificate promised and what happened; shares are of control steps."""
+    """What the certificate promised and what happened; shares are of control steps.
+
+    Bounds hold on the ball that the episodes' states lie in.
+    """
     row = verification.verify(agent, episodes, adjacency, cfg)
-    source = np.asarray(episodes.certificate.source)
-    filtered = {"filtered_share": float((source != 0).mean()), "default_plan_share": float((source == 3).mean())}
+    x, plan = np.asarray(episodes.x, np.float64), np.asarray(episodes.plan)
+    changed = (np.abs(plan[:, 1:] - np.asarray(episodes.proposed)) > ROUNDING).any((-2, -1))
     steps = flat_transitions(episodes, cfg.limits, cfg.state)
     error = world_model.model_error(agent.world, steps, adjacency, cfg.world)
-    return row | filtered | {"model_error": float(error.absolute), "model_error_relative": float(error.relative)}
+    radius = float(np.sqrt(np.square(x).sum((-2, -1))).max())
+    slope = bounds.lipschitz_on_ball(agent.lyapunov, radius, x.shape[-2], cfg.lyapunov)
+    jacobian = bounds.world_jacobian(agent.world, adjacency, cfg.world).state
+    return row | {
+        "filtered_share": float(changed.mean()),
+        "uncertified_share": float(1.0 - np.mean(episodes.certificate.certified)),
+        "default_plan_share": float((np.asarray(episodes.certificate.source) == DEFAULT_PLAN).mean()),
+        "model_error": float(error.absolute),
+        "model_error_relative": float(error.relative),
+        "radius": radius,
+        "lipschitz": slope,
+        "world_jacobian": jacobian,
+        "paper_epsilon_star": certificate.paper_epsilon_star(row["violation"], slope, jacobian, cfg.lyapunov),
+    }

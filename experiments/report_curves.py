@@ -7,13 +7,14 @@ import orbax.checkpoint as ocp
 
 AGENT = {"traffic": "traffic reward per step", "safe": "safe episodes", "intervened": "filtered steps"}
 VERDICT = {
-    "certified": "certified",
-    "failing": "what fails",
+    "verdict": "certified, or what fails",
     "bound_upper": "bound on the mean violation, 95 %",
     "violation": "mean violation",
     "margin_coverage": "steps within the margin",
     "uncertified_share": "uncertified steps",
     "filtered_share": "filtered steps",
+    "lipschitz": "Lipschitz bound of L",
+    "model_error": "model error",
 }
 
 

@@ -94,7 +94,7 @@ def write_control(out: Path) -> None:
     rows = [row | {"metric": "safety", "value": 0.5, "lower": 0.1, "upper": 0.9, "episodes": 2}]
     rows += [
         row | {"metric": f"certificate_{name}", "seed": 0, "value": value}
-        for name, value in (("certified", False), ("failing", "bound"), ("bound_upper", 0.25))
+        for name, value in (("verdict", "the drift bound"), ("identity_holds", True), ("bound_upper", 0.25))
     ]
     rows += [
         row
@@ -182,7 +182,7 @@ def test_an_infinite_bound_is_null_and_a_filtered_step_keeps_its_source(run):
 
 def test_the_certificates_verdict_and_the_learning_curve_are_the_rows(run):
     page = (run / "report.html").read_text()
-    assert "<td>lycon_wrl_plus</td><td>heavy</td><td>0</td><td>no</td><td>bound</td><td>0.250</td>" in page
+    assert "<td>lycon_wrl_plus</td><td>heavy</td><td>0</td><td>the drift bound</td><td>0.250</td>" in page
     found = json.loads(re.search(r'id="run-data">(.*?)</script>', page)[1])["curves"]
     assert [one["title"].split(": ")[1] for one in found] == [f"{t}, validation" for t in report_curves.AGENT.values()]
     assert found[0]["series"] == [{"name": "seed 0", "values": [0.1, 0.4]}]

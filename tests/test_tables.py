@@ -177,6 +177,18 @@ def test_rows_of_another_network_have_a_table_of_their_own_and_no_say_in_the_pap
     assert sorted(row["value"] for row in results.read_rows(file)) == [0.25, 0.75, 1.0]
 
 
+def test_certificates_are_shown_for_those_that_have_one(tmp_path):
+    common = COMMON | {"stage": "control", "level": "heavy"}
+    rows = [common | {"method": name, "metric": "safety", "value": 0.5} for name in ("default_plan", "lycon_wrl_plus")]
+    for seed, (verdict, margin) in enumerate((("certified", 0.1), ("the drift bound", 0.3))):
+        of = common | {"method": "lycon_wrl_plus", "seed": seed}
+        rows += [of | {"metric": "certificate_verdict", "value": verdict}]
+        rows += [of | {"metric": "certificate_margin", "value": margin}]
+    text = "\n".join(readme_tables.control_tables(rows)).split("Certificates at heavy demand")[1]
+    assert cells(text, "lycon_wrl_plus")[:2] == ["2", "1 of 2"] and "default_plan" not in text
+    assert "0.200 ± 0.141" in cells(text, "lycon_wrl_plus")
+
+
 def test_the_command_prints_a_table_by_name():
     argv = [sys.executable, "experiments/tables.py", "--table", "trimming"]
     said = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
