@@ -54,7 +54,7 @@ def last_metrics(stage: str, out: Path) -> str:
     rows = [row for row in rows if row.get("fold", "all") == "all" and row["metric"] in SHOWN[stage]]
     if not rows:
         return ""
-    same = ("method", "scenario", "arm", "level")
+    same = ("method", "scenario", "arm", "level", "network")
     last = [row for row in rows if all(row.get(name) == rows[-1].get(name) for name in same)]
     said = [str(rows[-1][name]) for name in same if rows[-1].get(name)]
     for metric in SHOWN[stage]:

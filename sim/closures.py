@@ -38,18 +38,33 @@ class Closures:
 def closing_lane(network: Network, incident: RoadIncident) -> str:
     """The lane at the stop line that is closed: the outermost whose every movement has another lane too.
 
-    The lane at the kerb is spared where right turns depend on it: without it their vehicles could never leave.
+    The lane at the kerb is spared where right turns depend on it: without it their vehicles could never leave. So is a
+    lane that vehicles from some street must cross or use, which would otherwise wait at the junction behind.
     """
     if incident.kind != "closure" or not 0 <= incident.signal < len(network.ids):
         raise RoadError(f"{incident} is no closure at one of the {len(network.ids)} signals")
     places = zip(network.stop_edges, network.approach_signal, network.approach_side, strict=True)
     for edge in (edge for edge, signal, side in places if (signal, side) == (incident.signal, incident.approach)):
         turns = network.lane_turns[edge]
-        for lane, leads_to in turns.items():
-            others = {to for other, leads in turns.items() if other != lane for to in leads}
-            if set(leads_to) <= others:
+        for lane in turns:
+            if _can_be_spared(lane, turns, network.entered[edge]):
                 return lane
     raise RoadError(
         f"no lane can be closed on side {incident.approach} of signal {network.ids[incident.signal]}: "
         "there is no such approach, or each lane is some turn's only one"
     )
+
+
+def _can_be_spared(lane: str, turns: dict[str, tuple[str, ...]], entered: Sequence[frozenset[str]]) -> bool:
+    """Whether without this lane every turn can be made, and from every edge upstream: a closed lane is not crossed.
+
+    Args:
+        turns: lanes from the kerb -> edges each leads to.
+        entered: the lanes that each edge upstream leads into.
+    """
+    lanes = list(turns)
+    place = lanes.index(lane)
+    sides = set(lanes[:place]), set(lanes[place + 1 :])
+    wanted = {to for leads in turns.values() for to in leads}
+    open_to = [set().union(*sides), *(set().union(*(side for side in sides if side & into)) for into in entered)]
+    return all({to for one in reached for to in turns[one]} == wanted for reached in open_to)

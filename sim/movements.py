@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from sumolib.net import TLS
+from sumolib.net.edge import Edge
 
 PHASES = 8
 NORTH, EAST, SOUTH, WEST = range(4)
@@ -47,6 +48,12 @@ def signal_links(tls: TLS) -> list[Link]:
         edges = from_lane.getEdge().getID(), to_lane.getEdge().getID()
         links.append(Link(index, from_lane.getID(), *edges, found[0].getDirection(), found[0].getJunctionIndex()))
     return sorted(links)
+
+
+def lanes_entered(edge: Edge) -> tuple[frozenset[str], ...]:
+    """The lanes of an edge that each edge before it leads into."""
+    arriving = [connections for before, connections in edge.getIncoming().items() if not before.getFunction()]
+    return tuple(frozenset(one.getToLane().getID() for one in connections) for connections in arriving)
 
 
 def movements_of(tls: TLS, links: list[Link], bearings: dict[str, float]) -> Movements:

@@ -22,7 +22,7 @@ from sumolib.net.edge import Edge
 from sim.binaries import find_binary
 from sim.errors import RoadError
 from sim.georeference import signal_lonlat
-from sim.movements import Link, Movements, movements_of, signal_links
+from sim.movements import Link, Movements, lanes_entered, movements_of, signal_links
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +73,7 @@ class Network(NamedTuple):
     stop_distance: dict[str, float]  # lane on an approach -> metres from its beginning to the stop line
     lane_turns: dict[str, dict[str, tuple[str, ...]]]  # stop edge -> its lanes from the kerb -> edges each leads to
     feeds: tuple[tuple[tuple[int, ...], ...], ...]  # [I][8] approaches that the phase's vehicles drive into
+    entered: dict[str, tuple[frozenset[str], ...]]  # stop edge -> its lanes that each edge upstream leads into
     lonlat: np.ndarray | None  # [I, 2] degrees, where the file says how it was projected
 
 
@@ -145,6 +146,7 @@ def _assemble(
         },
         lane_turns=_lane_turns(links),
         feeds=feeds,
+        entered={edge: lanes_entered(net.getEdge(edge)) for edge in stop_edges},
         lonlat=signal_lonlat(net, position),
     )
 

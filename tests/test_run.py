@@ -220,8 +220,9 @@ def test_a_quick_second_run_does_not_hide_how_long_the_work_took(tmp_path):
 
 def test_the_display_on_a_terminal_shows_stage_and_last_metrics(tmp_path):
     row = {"dataset": "d", "preset": "smoke", "data_hash": "h", "stage": "forecast", "method": "m", "fold": "all"}
+    other = row | {"metric": "nrmse", "seed": 0, "value": 9.0, "network": "town"}  # is not mixed with what came last
     rows = [row | {"metric": "nrmse", "seed": k, "value": v} for k, v in enumerate((0.25, 0.75))]
-    results.write_rows(tmp_path / "results" / "d" / "forecast.jsonl", rows)
+    results.write_rows(tmp_path / "results" / "d" / "forecast.jsonl", [other, *rows])
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
     with display.stage_display("forecast", "1 of 1", tmp_path, console):
         pass

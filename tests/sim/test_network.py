@@ -9,8 +9,10 @@ import pytest
 import sim.binaries
 from sim.binaries import find_binary
 from sim.closures import Closures, RoadIncident, closing_lane
+from sim.demand import closable_sides
 from sim.errors import RoadError
 from sim.network import GridConfig, build_grid, read_network
+from tests.small_networks import main_street
 
 PHASES_OF_A0 = (  # signal A0 of the grid: lane 2 turns left, lanes 0 and 1 go through or right
     ("B0A0.220.00_2",),  # 1: left from the east
@@ -163,3 +165,15 @@ def test_a_closure_takes_the_through_lane_that_no_right_turn_needs_and_lasts_whi
         closing_lane(grid, first._replace(signal=9))
     with pytest.raises(RoadError, match="no lane can be closed"):
         closing_lane(grid, first._replace(approach=4))
+
+
+def test_a_closure_spares_a_lane_that_vehicles_from_a_street_behind_must_use(grid, tmp_path):
+    # From B's side street one enters lanes 1 and 2 of the approach to A, of which 2 is for left turns: with lane 1
+    # closed they could not go straight on. In the grid two lanes widen to three behind every junction.
+    street = read_network(main_street(tmp_path))
+    assert frozenset({"B-A_1", "B-A_2"}) in street.entered["B-A"]
+    east = RoadIncident(0, 0.0, 1.0, "closure", 1)
+    assert closing_lane(street._replace(entered=dict.fromkeys(street.entered, ())), east) == "B-A_1"
+    with pytest.raises(RoadError, match="no lane can be closed on side 1"):
+        closing_lane(street, east)
+    assert [len(closable_sides(grid, signal)) for signal in range(9)] == [4] * 9
