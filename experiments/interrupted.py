@@ -5,6 +5,7 @@ whole process group at random moments, and compares the results rows of all runs
 """
 
 import argparse
+import json
 import os
 import random
 import signal
@@ -22,7 +23,8 @@ from rich.table import Table
 from experiments import results
 
 RUN = Path(__file__).with_name("run.py")
-TIMED = ("seconds", "_ms", "per_second")  # endings of metrics that no two runs have alike
+TIMED = ("seconds", "_ms")  # in the names of metrics that no two runs have alike
+KILLS = "kills.json"
 FIRST_S = 3.0  # earliest moment of a kill
 
 
@@ -31,30 +33,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
     console = Console()
     folder = args.out or Path(tempfile.mkdtemp(prefix="interrupted-"))
-    undisturbed = []
-    for name in ("alone", "again"):
-        start = time.perf_counter()
-        finish(args, folder / name)
-        undisturbed.append(time.perf_counter() - start)
-        console.print(f"{name}: {undisturbed[-1]:.0f} s")
-    moments: list[float] = []
-    names = ["alone", "again"]
-    while len(moments) < args.kills:  # a run that reaches its end makes room for another
-        names.append(f"killed_{len(names) - 1}")
-        moments += kill_often(args, folder / names[-1], args.kills - len(moments), undisturbed[0], console)
-        finish(args, folder / names[-1])
-    runs = {name: comparable(folder / name) for name in names}
+    if not args.compare:
+        run_all(args, folder, console)
+    kills = json.loads((folder / KILLS).read_text())
+    runs = {name: comparable(folder / name) for name in ("alone", "again", *kills)}
+    unlike = {name: differing(runs["alone"], found) for name, found in runs.items()}
     facts = {"dataset": args.dataset, "preset": args.preset, "stage": "interrupted", "method": "run"}
     rows = [facts | {"metric": "rows", "value": sum(runs["alone"].values())}]
-    rows += [facts | {"metric": f"rows_{name}_differ", "value": differing(runs["alone"], runs[name])} for name in runs]
-    rows += [facts | {"metric": "killed_after_s", "value": moment} for moment in moments]
-    rows.append(facts | {"metric": "undisturbed_seconds", "value": undisturbed[0]})
+    rows += [facts | {"metric": "rows_that_differ", "run": name, "value": count} for name, count in unlike.items()]
+    rows += [facts | {"metric": "killed_after_s", "run": name, "value": s} for name in kills for s in kills[name]]
     results.write_rows(args.results / "interrupted.jsonl", rows)
-    table = Table("run", "rows", "unlike the first run's", title=f"{args.kills} kills, {args.dataset}, {args.preset}")
-    for name, found in runs.items():
-        table.add_row(name, str(sum(found.values())), str(differing(runs["alone"], found)))
+    table = Table("run", "kills", "rows", "unlike the first run's", title=f"{args.dataset}, {args.preset}")
+    for name, count in unlike.items():
+        table.add_row(name, str(len(kills.get(name, ()))), str(sum(runs[name].values())), str(count))
     console.print(table)
-    return int(any(differing(runs["alone"], found) for found in runs.values()))
+    return int(any(unlike.values()))
+
+
+def run_all(args: argparse.Namespace, folder: Path, console: Console) -> None:
+    """Two runs that are left alone, and as many as it takes for all kills; which were when is kept in the folder."""
+    start = time.perf_counter()
+    finish(args, folder / "alone")
+    length_s = time.perf_counter() - start
+    finish(args, folder / "again")
+    kills: dict[str, list[float]] = {}
+    while (missing := args.kills - sum(map(len, kills.values()))) > 0:  # a run that reaches its end makes room
+        name = f"killed_{len(kills) + 1}"
+        kills[name] = kill_often(args, folder / name, missing, length_s, console)
+        finish(args, folder / name)
+    (folder / KILLS).write_text(json.dumps(kills))
 
 
 def finish(args: argparse.Namespace, out: Path) -> None:
@@ -99,7 +106,8 @@ def written(out: Path) -> str:
 def comparable(out: Path) -> Counter:
     """How often each row is there, without those that tell how long something took."""
     rows = (row for path in sorted(out.glob("results/**/*.jsonl")) for row in results.read_rows(path))
-    return Counter(repr(sorted(row.items())) for row in rows if not str(row.get("metric", "")).endswith(TIMED))
+    lasting = (row for row in rows if not any(part in str(row.get("metric")) for part in TIMED))
+    return Counter(repr(sorted(row.items())) for row in lasting)
 
 
 def differing(one: Counter, other: Counter) -> int:
@@ -115,10 +123,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--out", type=Path, help="an empty folder for the three runs (a temporary one)")
     parser.add_argument("--results", type=Path, default=Path("results/bench"))
+    parser.add_argument("--compare", action="store_true", help="only compare the runs that --out already holds")
     parser.add_argument("more", nargs="*", help="further options of run.py, after --")
     args = parser.parse_args(argv)
-    if args.kills < 1 or (args.out and args.out.exists() and any(args.out.iterdir())):
-        parser.error("--kills must be at least 1, and --out a folder that is empty or does not exist")
+    is_used = bool(args.out and args.out.exists() and any(args.out.iterdir()))
+    if args.kills < 1 or is_used != args.compare:
+        parser.error("--kills must be at least 1, and --out an empty folder, or with --compare one with finished runs")
     return args
 
 

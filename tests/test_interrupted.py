@@ -20,6 +20,7 @@ def written(folder, rows):
     [
         ([ROW], 0),
         ([ROW, ROW | {"metric": "fit_seconds", "value": 3.0}], 0),
+        ([ROW, ROW | {"metric": "seconds_per_epoch", "value": 3.0}], 0),
         ([ROW | {"value": 0.5 + 1e-12}], 2),
         ([ROW, ROW], 1),
         ([], 1),
@@ -51,6 +52,18 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         interrupted.main(["--out", str(tmp_path)])
     assert "empty" in capsys.readouterr().err
+
+
+def test_finished_runs_are_compared_and_the_kills_counted(tmp_path, capsys):
+    for name in ("alone", "again", "killed_1"):
+        written(tmp_path / "runs" / name, [ROW if name != "again" else ROW | {"value": 0.6}])
+    (tmp_path / "runs" / interrupted.KILLS).write_text('{"killed_1": [4.0, 5.0]}')
+    command = ["--compare", "--out", str(tmp_path / "runs"), "--results", str(tmp_path)]
+    assert interrupted.main(command) == 1  # `again` differs
+    rows = results.read_rows(tmp_path / "interrupted.jsonl")
+    found = {row["run"]: row["value"] for row in rows if row["metric"] == "rows_that_differ"}
+    assert found == {"alone": 0, "again": 2, "killed_1": 0}
+    assert [row["value"] for row in rows if row["metric"] == "killed_after_s"] == [4.0, 5.0]
 
 
 def _is_alive(pid):
