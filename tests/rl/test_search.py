@@ -92,6 +92,25 @@ def test_a_step_goes_up_a_slope_and_one_gridlock_does_not_turn_it():
     assert float(tipped @ slope) > 0.75 * float(jnp.linalg.norm(tipped) * jnp.linalg.norm(slope))
 
 
+def test_an_hour_that_no_plan_changes_has_little_to_say():
+    draws = jax.random.normal(KEY, (5, 4, len(search.NAMES)))
+    decided = jnp.ones((5, 4)).at[0].set(0.0)
+    silent, whisper = (search.ascent(decided.at[0].set(size), draws, 0.3) for size in (0.0, 1e-3))
+    loud = search.ascent(decided.at[0].set(1.0), draws, 0.3)
+    # A thousandth of the others' differences is a thousandth of their vote, not a whole one.
+    assert float(jnp.linalg.norm(whisper - silent)) < 0.01 * float(jnp.linalg.norm(loud - silent))
+
+
+def test_beyond_a_limit_nothing_else_counts():
+    road = toy_road.collect(lycon.policy_step(KEY, start(), ADJACENCY, UNFILTERED, explore=False), 1, 5)[0]
+    lost = road._replace(x=np.asarray(road.x).copy())
+    lost.x[:, :, :8] = 100.0
+    worse = lost._replace(x=2.0 * lost.x)
+    first, second = (search.scores([one], ADJACENCY, UNFILTERED) for one in (lost, worse))
+    np.testing.assert_array_equal(first, second)
+    assert first.max() < search.scores([road], ADJACENCY, UNFILTERED).min()
+
+
 def test_the_search_finds_green_for_queues_on_the_toy_road():
     agent, rows = search.find_gains(KEY, start(), toy_road.collect, ADJACENCY, UNFILTERED, lambda _, get: get())
     assert [row["iteration"] for row in rows] == list(range(SEARCH.generations))

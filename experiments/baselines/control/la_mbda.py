@@ -88,11 +88,7 @@ def start(key: Array, task: Task, state: Any, cfg: LambdaConfig) -> LambdaLearne
 
 def act(key: Array, learner: LambdaLearner, observed: Array, cfg: LambdaConfig, explore: bool) -> tuple[Array, Array]:
     """Action [R, A] and its log-likelihood [R]; the mean without exploration."""
-    actor = learner.params.actor
-    if explore:
-        return squashed_policy.sample(key, actor, observed, cfg.policy)
-    action = squashed_policy.mean_action(actor, observed, cfg.policy)
-    return action, squashed_policy.log_prob(actor, observed, action, cfg.policy)
+    return squashed_policy.act(key, learner.params.actor, observed, cfg.policy, explore)
 
 
 def improve(

@@ -67,3 +67,11 @@ def log_prob(actor: Any, observed: Array, action: Array, cfg: PolicyConfig) -> A
 
 def _apply(actor: Any, observed: Array, cfg: PolicyConfig) -> tuple[Array, Array]:
     return Actor(cfg, actor["params"]["mean"]["bias"].shape[-1]).apply(actor, observed)
+
+
+def act(key: Array, actor: Any, observed: Array, cfg: PolicyConfig, explore: bool) -> tuple[Array, Array]:
+    """Action [R, A] and its log-likelihood [R]; the mean without exploration."""
+    if explore:
+        return sample(key, actor, observed, cfg)
+    action = mean_action(actor, observed, cfg)
+    return action, log_prob(actor, observed, action, cfg)
