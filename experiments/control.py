@@ -10,7 +10,7 @@ import rich
 from rich.markup import escape
 from rich.table import Table
 
-from experiments import live
+from experiments import compiled, live
 from sim.demand import DEMAND_LEVELS
 from sim.session import SessionConfig
 from stream_jax.rl.constraints import constraint_values, costs
@@ -117,4 +117,5 @@ def summary(ticks: list[live.LiveTick], limits: object, console: rich.console.Co
 
 
 if __name__ == "__main__":
+    compiled.keep()
     sys.exit(main())

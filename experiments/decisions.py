@@ -2,10 +2,12 @@
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from experiments.detection import Scored
 from stream_jax.conformal import e_values, fdr, fdr_metrics, p_values, range_metrics
@@ -33,26 +35,33 @@ ARMS = (
 def evidence(scored: Scored, variant: str) -> np.ndarray:
     """p-values (or e-values) [T, N] of one variant; NaN scores count as untested elsewhere."""
     present = ~np.isnan(scored.calibration)
-    pooled, test = jnp.asarray(scored.calibration[present]), jnp.asarray(scored.test)
-    residual = jnp.asarray(scored.first_residual)
+    pooled, label = scored.calibration[present], scored.calibration_label[present]
+    moments = (np.float32(scored.mean), np.float32(scored.sd))
+    with warnings.catch_warnings():  # the excess of trimming is what the table shows
+        warnings.simplefilter("ignore", p_values.InvalidPValueWarning)
+        return np.asarray(_evidence(pooled, label, scored.test, scored.first_residual, moments, variant))
+
+
+@partial(jax.jit, static_argnames="variant")
+def _evidence(
+    pooled: Array, label: Array, test: Array, residual: Array, moments: tuple[Array, Array], variant: str
+) -> Array:
     match variant:
         case "full":
-            return np.asarray(p_values.conformal_p_values(pooled, test))
+            return p_values.conformal_p_values(pooled, test)
         case "soft_rank":
-            return np.asarray(e_values.soft_rank_e_values(pooled, test, mean=scored.mean, sd=scored.sd))
+            return e_values.soft_rank_e_values(pooled, test, mean=moments[0], sd=moments[1])
         case "label_trim":
-            kept = p_values.label_trim_mask(pooled, jnp.asarray(scored.calibration_label[present]), LABEL_BUDGET)
-            return np.asarray(p_values.conformal_p_values(pooled, test, calibration_mask=kept))
+            kept = p_values.label_trim_mask(pooled, label, LABEL_BUDGET)
+            return p_values.conformal_p_values(pooled, test, calibration_mask=kept)
         case "exp_tail":
-            return np.asarray(p_values.exponential_tail_p_values(pooled, test))
+            return p_values.exponential_tail_p_values(pooled, test)
         case "paper_trim":
-            with warnings.catch_warnings():  # its excess is what the table shows
-                warnings.simplefilter("ignore", p_values.InvalidPValueWarning)
-                return np.asarray(p_values.paper_trimmed_p_values(pooled, test, trim_fraction=TRIM))
+            return p_values.paper_trimmed_p_values(pooled, test, trim_fraction=TRIM)
         case "gaussian":
-            return np.asarray(p_values.gaussian_p_values(residual))
+            return p_values.gaussian_p_values(residual)
         case "student_t":
-            return np.asarray(p_values.student_t_p_values(residual, degrees_of_freedom=STUDENT_DEGREES))
+            return p_values.student_t_p_values(residual, degrees_of_freedom=STUDENT_DEGREES)
     raise ValueError(f"there is no p-value variant {variant!r}")
 
 

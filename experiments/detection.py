@@ -105,9 +105,8 @@ def prepare(
     config, neighbours = upstream.config, attention.neighbour_table(data.graph)
     origins = all_origins(dataset)
     forecast = forecast_recording(params, data.series, neighbours, jnp.asarray(origins), config)
-    anchor = forecast_recording(
-        anchor_params(params, data, config), data.series, neighbours, jnp.asarray(origins), config
-    )
+    untrained = anchor_params(params, data.series, neighbours, config)
+    anchor = forecast_recording(untrained, data.series, neighbours, jnp.asarray(origins), config)
     label = labels_at(data, jnp.asarray(origins), config.horizon)
     in_val = np.isin(origins, dataset.origins("val", fold))
     in_train = np.isin(origins, dataset.origins("train", fold)) & (origins >= warm_up(dataset, fold))
@@ -195,12 +194,17 @@ def flow_data(
     return flow, time, np.asarray(outage & warm)
 
 
+@partial(jax.jit, static_argnums=3)
 def anchor_params(
-    params: pu_gat_plus.ForecasterParams, data: ForecastData, config: pu_gat_plus.ForecasterConfig
+    params: pu_gat_plus.ForecasterParams,
+    series: TrafficSeries,
+    neighbours: attention.Neighbours,
+    config: pu_gat_plus.ForecasterConfig,
 ) -> pu_gat_plus.ForecasterParams:
     """The forecaster before any training: its answers rest on nothing but the past of each origin."""
-    shared = (inputs.prepare(data.series, params.scaler, config), params.scaler, attention.neighbour_table(data.graph))
-    return params._replace(network=pu_gat_plus.init_params(jax.random.key(0), shared, data.train[:1], config))
+    shared = (inputs.prepare(series, params.scaler, config), params.scaler, neighbours)
+    origin = jnp.array([config.history - 1])
+    return params._replace(network=pu_gat_plus.init_params(jax.random.key(0), shared, origin, config))
 
 
 @partial(jax.jit, static_argnums=4)

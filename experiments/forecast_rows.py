@@ -1,5 +1,6 @@
 """What the forecast stage says about its methods beyond their scores: paired comparisons, and what gamma became."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -41,7 +42,7 @@ def comparison_rows(outcomes: dict[str, list[Outcome]], alpha: float) -> list[di
 
 def score_sums(folds: list[Outcome], alpha: float) -> dict[str, np.ndarray]:
     """Sums over the cells of every step, folds one after another, mean over seeds: [W, 2 or 3] of each score."""
-    parts = [jax.vmap(_sums, (0, 0, None, None, None))(*one[:2], one.target, one.mask, alpha) for one in folds]
+    parts = [jax.vmap(partial(_sums, alpha=alpha), (0, 0, None, None))(*one[:2], one.target, one.mask) for one in folds]
     return {name: np.concatenate([np.asarray(part[name].mean(0)) for part in parts]) for name in STATISTICS}
 
 
@@ -85,6 +86,7 @@ def _gamma_row(seed: int, fold: int, metric: str, value: float) -> dict:
     return {"seed": seed, "fold": str(fold), "metric": metric, "value": float(value)}
 
 
+@partial(jax.jit, static_argnames="alpha")
 def _sums(forecast: Any, interval: Any, target: Array, mask: Array, alpha: float) -> dict[str, Array]:
     is_finite = (interval.lower <= interval.upper) & (interval.upper < np.inf)  # as in the tables
     width = diagnostics.winkler(interval, target, alpha)

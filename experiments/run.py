@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from data.errors import DataError
-from experiments import display, lock, options, plan
+from experiments import compiled, display, lock, options, plan
 from sim.errors import RoadError
 
 FAILED, STOPPED = 2, 130
@@ -98,6 +98,7 @@ def end_children() -> None:
 
 
 if __name__ == "__main__":
+    compiled.keep()
     code = main()
     if code == STOPPED:
         end_children()

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from data import loader
-from experiments import forecasting, options, results
+from experiments import compiled, forecasting, options, results
 from experiments.configs import ExperimentConfig, experiment_config
 from stream_jax.fit import BATCH_AXIS
 from stream_jax.gnn import pu_gat_plus
@@ -111,4 +111,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    compiled.keep()
     main()

@@ -99,14 +99,13 @@ def _build(
     calibration = Calibration(
         pooled, jnp.asarray(scores.mean), jnp.asarray(scores.sd), jnp.asarray(pooled.size, jnp.int32)
     )
-    parts = {name: _spoken(dataset, fold, name, trained) for name in ("val", "calibration")}
-    forecast, label, seen = parts["calibration"]
+    past, (forecast, label, seen) = _spoken(dataset, fold, ("val", "calibration"), trained)
     cluster = jnp.asarray(upstream.conformal.cluster)[seed]
     conformal = intervals.calibrate(forecast, label, seen, cluster, cfg.conformal)
     aggregator = aggregation.calibrate(
         jnp.asarray(weights, jnp.float32),
         jnp.asarray(dataset.graph.position),
-        (parts["val"][0].mean, parts["val"][1]),
+        (past[0].mean, past[1]),
         (forecast.mean, forecast.sigma, label),
     )
     config = pipeline.SystemConfig(
@@ -120,13 +119,15 @@ def _build(
     return System(params, conformal, config, dataset.manifest["content_hash"])
 
 
-def _spoken(dataset: TrafficDataset, fold: int, part: str, trained: detection.Trained) -> tuple:
-    """Forecasts of a part, what came, and where it was observed."""
+def _spoken(dataset: TrafficDataset, fold: int, parts: tuple[str, ...], trained: detection.Trained) -> list[tuple]:
+    """Forecasts of each part, what came, and where it was observed; all origins in one call, compiled before."""
     data: ForecastData = trained.data
-    origins = jnp.asarray(dataset.origins(part, fold))
+    origins = detection.all_origins(dataset)
     neighbours = neighbour_table(data.graph)
-    forecast = detection.forecast_recording(trained.params, data.series, neighbours, origins, trained.config)
-    return forecast, *labels_at(data, origins, trained.config.horizon)
+    every = detection.forecast_recording(trained.params, data.series, neighbours, jnp.asarray(origins), trained.config)
+    said = (every, *labels_at(data, jnp.asarray(origins), trained.config.horizon))
+    rows = [np.isin(origins, dataset.origins(part, fold)) for part in parts]
+    return [jax.tree.map(lambda leaf, chosen=chosen: leaf[chosen], said) for chosen in rows]
 
 
 def _key(upstream: ForecasterCheckpoint, seed: int, cfg: ExperimentConfig, weights: np.ndarray) -> str:

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from data.loader import TrafficDataset
-from experiments import agent_road, detection, live, system
+from experiments import agent_road, compiled, detection, live, system
 from experiments.control import PRETRAINED
 from experiments.keeping import kept_road
 from experiments.road import vehicles_per_hour
@@ -174,4 +174,5 @@ def _shown(found: BootstrapInterval) -> str:
 
 
 if __name__ == "__main__":
+    compiled.keep()
     sys.exit(main())

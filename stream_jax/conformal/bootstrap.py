@@ -4,6 +4,7 @@ Cells of one step share shocks and steps follow one another, so neither labels n
 blocks of steps are drawn, with all their cells. The paper gives no intervals for its forecasting tables.
 """
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -61,13 +62,19 @@ def paired_difference(
 ) -> BootstrapInterval:
     """Interval for statistic(first) - statistic(second) when both methods met the same steps, drawn together."""
     chex.assert_equal_shape([sums, other_sums])
-    width = sums.shape[1]
     both = jnp.concatenate([sums, other_sums], axis=1)
+    return block_bootstrap(key, both, _Difference(statistic), block, num_replicates, level)
 
-    def difference(totals: Array) -> Array:
-        return statistic(totals[:width]) - statistic(totals[width:])
 
-    return block_bootstrap(key, both, difference, block, num_replicates, level)
+@dataclasses.dataclass(frozen=True)
+class _Difference:
+    """Of a statistic between two halves of the totals; equal ones share a compiled bootstrap, as closures would not."""
+
+    statistic: Callable[[Array], Array]
+
+    def __call__(self, totals: Array) -> Array:
+        first, second = jnp.split(totals, 2)
+        return self.statistic(first) - self.statistic(second)
 
 
 def resampled_totals(key: Array, sums: Array, block: int, num_replicates: int) -> Array:

@@ -107,7 +107,11 @@ def fit_with_history(
     num_train = _num_train(data, cfg)
     steps = jnp.arange(data.z.shape[0])
     examples = Examples(steps[:num_train], steps[num_train:], data)
-    init_fn = lambda key: init_params(key, data, cfg).network  # noqa: E731
+    blank = jax.eval_shape(lambda: data)  # shapes: values would become constants of the compiled start
+
+    def init_fn(key: Array) -> Any:
+        return init_params(key, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), blank), cfg).network
+
     result = train(
         jnp.atleast_1d(key),
         init_fn,
@@ -119,7 +123,7 @@ def fit_with_history(
         checkpoint_dir,
     )
     moments = jax.vmap(partial(_moments, cfg=cfg), (0, None, None))
-    params = FlowParams(result.params, *jax.jit(moments)(result.params, data, examples.val))
+    params = FlowParams(result.params, *moments(result.params, data, examples.val))
     return (params if key.ndim else jax.tree.map(lambda leaf: leaf[0], params)), result
 
 
@@ -255,6 +259,7 @@ def step_scores(network: Any, step: FlowStep, cfg: FlowConfig) -> Array:
     return jnp.where(step.observed, score, jnp.nan)
 
 
+@partial(jax.jit, static_argnames="cfg")
 def _moments(network: Any, data: FlowData, rows: Array, cfg: FlowConfig) -> tuple[Array, Array]:
     """Mean and standard deviation of the observed scores of some steps."""
     values = _scores_at(network, data, rows, cfg)

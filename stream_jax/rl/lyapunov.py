@@ -126,7 +126,7 @@ def fit(
     loss_fn, eval_fn = partial(_loss, cfg=cfg), partial(_eval, cfg=cfg)
     result = train(train_key[None], lambda _: start, loss_fn, eval_fn, data, train_cfg)
     best = jax.tree.map(lambda leaf: leaf[0], result.params)
-    layers = normalised(best.layers, cfg.coefficient, cfg.power_iterations)
+    layers = jax.jit(normalised, static_argnums=(1, 2))(best.layers, cfg.coefficient, cfg.power_iterations)
     return LyapunovParams(hardened(layers, cfg.coefficient), best.factor)
 
 

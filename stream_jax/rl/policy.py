@@ -8,6 +8,7 @@ uses is the one that was acted with. The appendix's noise stays as `paper_noise`
 
 import dataclasses
 import math
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import chex
@@ -92,6 +93,7 @@ class _Actor(nn.Module):
         return jnp.tanh(mean)
 
 
+@partial(jax.jit, static_argnames="cfg")
 def init(key: Array, state: RLState, adjacency: Array, cfg: PolicyConfig) -> PolicyParams:
     """A policy whose mean action is exactly 0, the default plan, in every state."""
     actor_key, critic_key = jax.random.split(key)

@@ -7,6 +7,7 @@ What is certified has been divided by its exact largest singular value, in float
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -36,6 +37,7 @@ class Layer(NamedTuple):
     bias: Array  # [out]
 
 
+@partial(jax.jit, static_argnames="sizes")
 def init_layers(key: Array, sizes: tuple[int, ...]) -> tuple[Layer, ...]:
     """Layers from sizes[0] inputs to sizes[-1] outputs: weights of variance 1 / in, no bias."""
     keys = jax.random.split(key, len(sizes) - 1)

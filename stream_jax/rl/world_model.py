@@ -93,7 +93,7 @@ def fit(
     start_key, deal_key, train_key = jax.random.split(key, 3)
     raw, change = jax.jit(_raw_examples)(transitions, adjacency)
     scaling = _fit_scaling(raw, change) if init is None else init.scaling
-    batch = _examples(deal_key, raw, change, scaling, cfg)
+    batch = jax.jit(_examples, static_argnums=4)(deal_key, raw, change, scaling, cfg)
     held_out = (jnp.arange(num) // cfg.held_out_block) % cfg.held_out_every == cfg.held_out_every - 1
     data = Examples(*(jax.tree.map(lambda leaf, rows=rows: leaf[rows], batch) for rows in (~held_out, held_out)))
 
@@ -102,7 +102,7 @@ def fit(
 
     result = train(train_key[None], start, partial(_loss, cfg=cfg), partial(_eval, cfg=cfg), data, train_cfg)
     trained = jax.tree.map(lambda leaf: leaf[0], result.params)
-    network = hardened(normalised_network(trained, cfg), cfg.coefficient)
+    network = hardened(jax.jit(normalised_network, static_argnums=1)(trained, cfg), cfg.coefficient)
     spread = jax.jit(partial(_disagreement_at, cfg=cfg))(network, scaling, data.val.inputs)
     # Too few held-out rows give their largest value: the cautious side, unlike a conformal quantile's infinity.
     return WorldParams(network, scaling, jnp.quantile(spread, cfg.limit_quantile, method="higher"))

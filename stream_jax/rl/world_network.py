@@ -5,6 +5,7 @@ held down; the paper gives no sizes, and without the skip a contraction could no
 """
 
 import dataclasses
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -57,6 +58,7 @@ class Scaling(NamedTuple):
     change: Array  # [10] root mean square of x' - x
 
 
+@partial(jax.jit, static_argnames=("num_inputs", "cfg"))
 def init_network(key: Array, num_inputs: int, cfg: WorldConfig) -> Network:
     """Random members, leaves [K, ...]."""
 
