@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -80,8 +81,12 @@ def run_method(
 def print_table(rows_file: Path, dataset: loader.TrafficDataset, preset: str, console: Console) -> None:
     """Means over seeds; the spread over seeds where there are several."""
     kind = dataset.manifest["data"]
-    table = Table(title=f"{dataset.manifest['dataset']} ({kind}): 1 to {dataset.manifest['horizon']} steps ahead, test")
-    table.add_column("method")
+    table = Table(
+        title=f"{dataset.manifest['dataset']} ({kind}): 1 to {dataset.manifest['horizon']} steps ahead, test",
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("method", no_wrap=True)
     for name in SHOWN:
         table.add_column(name, justify="right")
     rows = [row for row in results.read_rows(rows_file) if row["preset"] == preset and row["fold"] == "all"]
@@ -90,7 +95,7 @@ def print_table(rows_file: Path, dataset: loader.TrafficDataset, preset: str, co
         cells = []
         for name in SHOWN:
             values = [float(row["value"]) for row in rows if row["method"] == method and row["metric"] == name]
-            spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
+            spread = f" ±{np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
             cells.append(f"{np.mean(values):.3f}{spread}" if values else "")
         table.add_row(method, *cells)
     floors = {float(row["value"]) for row in rows if row["metric"] == "noise_floor"}

@@ -160,7 +160,7 @@ def _curves(found: list[dict]) -> str:
         '<div class="legend"></div></div>'
         for k, curve in enumerate(found)
     ]
-    return f'<div class="cards">{"".join(made)}</div>' if made else "<p>Nothing was trained in this folder.</p>"
+    return f'<div class="cards curves">{"".join(made)}</div>' if made else "<p>Nothing was trained in this folder.</p>"
 
 
 def _verdicts(controlled: list[dict]) -> str:

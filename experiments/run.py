@@ -18,6 +18,7 @@ from experiments import compiled, display, lock, options, plan
 from sim.errors import RoadError
 
 FAILED, STOPPED = 2, 130
+LOG_WIDTH = 120  # of tables in a file, where nobody can widen a window
 # Loaded when their turn comes: etl needs no jax, nothing but control needs SUMO, and a plan needs none of them.
 WORK = {
     "etl": "experiments.stages:etl",
@@ -36,6 +37,8 @@ def main(argv: list[str] | None = None) -> int:
     out = args.out or Path("runs") / f"{args.dataset}-{args.preset}"
     rich.reconfigure()  # one console for everybody, or two live displays would write over each other
     console = rich.get_console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = LOG_WIDTH
     try:
         run(args, words, out, console)
     except (ValueError, OSError) as error:
