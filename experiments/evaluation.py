@@ -17,6 +17,7 @@ import scipy.stats
 from rich.console import Console
 
 from data.spark_etl import shards
+from experiments import results
 from sim.loop import Episode, StepFn, run_episodes
 from sim.nema import SignalDriver
 from sim.network import Network
@@ -109,7 +110,7 @@ def summarise(
     rows = []
     for name in scores[0]:
         values = np.array([one[name] for one in scores])
-        low, high = wilson(int(values.sum()), len(values)) if name == "safety" else student(values)
+        low, high = wilson(int(values.sum()), len(values)) if name == "safety" else results.student(values)
         row = {"metric": name, "value": float(values.mean()), "lower": low, "upper": high, "episodes": len(values)}
         rows.append(row | ({"limit": limit[name]} if name in limit else {}))
     for name in MEDIANS:
@@ -119,7 +120,7 @@ def summarise(
     if reference is not None:
         for name in PAIRED:
             gap = np.array([ours[name] - theirs[name] for ours, theirs in zip(scores, reference, strict=True)])
-            low, high = student(gap)
+            low, high = results.student(gap)
             row = {"metric": f"{name}_minus_default", "value": float(gap.mean()), "lower": low, "upper": high}
             rows.append(row | {"episodes": len(gap)})
     return rows
@@ -139,14 +140,6 @@ def median(values: Sequence[float]) -> tuple[float, float, float]:
     ordered, count = np.sort(np.asarray(values)), len(values)
     low = int(scipy.stats.binom.ppf((1 - CONFIDENCE) / 2, count, 0.5)) - 1
     return float(np.median(ordered)), float(ordered[max(low, 0)]), float(ordered[min(count - 1 - low, count - 1)])
-
-
-def student(values: np.ndarray) -> tuple[float, float]:
-    """Student's 95 % interval of a mean; infinite from one value."""
-    if len(values) < 2:
-        return float("-inf"), float("inf")
-    half = scipy.stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-    return float(values.mean() - half), float(values.mean() + half)
 
 
 def episode_file(folder: Path, index: int, scenario: Scenario) -> Path:

@@ -3,8 +3,11 @@
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+import numpy as np
+import scipy.stats
 
 KEY = ("dataset", "preset", "data_hash", "stage", "method", "network")  # rows on a preset's own grid name no network
 
@@ -25,6 +28,15 @@ def read_rows(path: Path) -> list[dict]:
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines() if line]
+
+
+def student(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """Student's interval of a mean; infinite from one value."""
+    values = np.asarray(values, np.float64)
+    if len(values) < 2:
+        return float("-inf"), float("inf")
+    half = scipy.stats.t.ppf(0.5 + level / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    return float(values.mean() - half), float(values.mean() + half)
 
 
 def run_of(row: dict) -> tuple:

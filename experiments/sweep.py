@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.stats
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from rich.console import Console
@@ -40,11 +39,7 @@ class Summary(NamedTuple):
 
 def summarise(values: Sequence[float], level: float = 0.95) -> Summary:
     """Mean over seeds with its interval."""
-    values = np.asarray(values, np.float64)
-    if len(values) < 2:
-        return Summary(float(values.mean()), -np.inf, np.inf, len(values))
-    half = scipy.stats.t.ppf(0.5 + level / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-    return Summary(float(values.mean()), float(values.mean() - half), float(values.mean() + half), len(values))
+    return Summary(float(np.mean(values)), *results.student(values, level), len(values))
 
 
 def mesh_for(seeds: int, devices: Sequence[jax.Device] | None = None) -> Mesh:

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from experiments.evaluation import median, read_episode, save_episode, score, student, summarise, wilson
+from experiments.evaluation import median, read_episode, save_episode, score, summarise, wilson
+from experiments.results import student
 from sim.loop import Episode
 from sim.session import Scenario
 from stream_jax.rl.constraints import Limits

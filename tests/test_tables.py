@@ -58,7 +58,7 @@ def test_the_headline_says_on_what_it_was_measured_and_leaves_open_what_was_not(
     assert "| relative width of the intervals | 0.43 † |" in text
 
 
-def test_the_best_mean_is_bold_and_the_spread_is_over_seeds(tmp_path):
+def test_the_best_mean_is_bold_and_its_interval_is_over_seeds(tmp_path):
     rows = [
         forecast_row(method, metric, value, seed)
         for metric in (*readme_tables.FORECAST, "noise_floor")
@@ -66,9 +66,28 @@ def test_the_best_mean_is_bold_and_the_spread_is_over_seeds(tmp_path):
     ]
     results.write_rows(tmp_path / "tdrive" / "forecast.jsonl", rows)
     page = readme_tables.render(tmp_path)
-    # Mean 0.4, standard deviation of two values 0.2 apart with one degree of freedom: 0.2 / sqrt(2) = 0.141.
-    assert "**0.400 ± 0.141**" in page and "| ref | 1 | 0.500 |" in page
+    # Two values 0.2 apart: mean 0.4 with a standard error of 0.1, and Student's 97.5 % point of one degree is 12.71.
+    assert "**0.400 ± 1.271**" in page and "| ref | 1 | 0.500 |" in page
     assert "synthetic data" in page
+
+
+@pytest.mark.parametrize(("rival", "said"), [(0.5, "Runner-up by NRMSE: stid"), (0.3, "Ahead of pu_gat_plus by")])
+def test_the_forecast_table_names_the_nearest_rival_also_when_it_leads(tmp_path, rival, said):
+    scores = {"pu_gat_plus": 0.4, "pu_gat_plus:paper": 0.1, "stid": rival, "persistence": 0.9}
+    rows = [
+        forecast_row(method, metric, value)
+        for metric in (*readme_tables.FORECAST, "noise_floor")
+        for method, value in scores.items()
+    ]
+    rows += [
+        forecast_row("comparison", f"nrmse_stid_minus_ours_{part}", value)
+        for part, value in (("estimate", 0.1), ("lower", -0.02), ("upper", 0.3))
+    ]
+    rows += [forecast_row("stid", "parameters", 1234.0), forecast_row("stid", "seconds_per_epoch", 5.67)]
+    results.write_rows(tmp_path / "tdrive" / "forecast.jsonl", rows)
+    page = readme_tables.render(tmp_path)
+    assert said in page
+    assert "| 1,234 | 5.7 | +0.100 [-0.020, +0.300] |" in page
 
 
 @pytest.mark.parametrize("name", paper.TABLES)
