@@ -88,8 +88,20 @@ def rollout_table(rows: list[dict]) -> list[str]:
     return [*lines, ""]
 
 
+def fresh_table(rows: list[dict]) -> list[str]:
+    """Minutes that the README's commands take on a new machine, the newest row of each."""
+    lines = [f"**A fresh clone**, new environment, empty caches, {rows[-1]['machine']}; minutes.", ""]
+    lines += ["| command | installing | working | its stages |", "|---|---|---|---|"]
+    for name, row in {row["command"]: row for row in rows}.items():
+        stages = ", ".join(f"{stage} {seconds / 60:.1f}" for stage, seconds in row["stages"].items()) or row["said"]
+        lines.append(f"| {FRESH[name]} | {row['install_s'] / 60:.1f} | {row['work_s'] / 60:.1f} | {stages} |")
+    return [*lines, ""]
+
+
+FRESH = {"run": "run, preset `smoke`", "default": "run, preset `default`", "test": "test"}
 RIVALS_TICK = "W6"  # the rival's name for the whole tick
 TABLES = {
+    "fresh": fresh_table,
     "etl": etl_table,
     "train": train_table,
     "scoring": speed_of_detection,
