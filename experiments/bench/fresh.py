@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-MINE = ("VIRTUAL_ENV", "PYTHONPATH", "JAX_COMPILATION_CACHE_DIR", "STREAM_DATA_DIR")
+MINE = ("VIRTUAL_ENV", "PYTHONPATH", "JAX_COMPILATION_CACHE_DIR")
 
 
 def commands() -> dict[str, list[str]]:
@@ -34,6 +34,7 @@ def measure(name: str, pieces: list[str], clone: Path) -> dict:
     env = outer | {"XDG_CACHE_HOME": str(clone.parent / f"cache-{name}")}
     spent, said = [], ""
     for piece in pieces:
+        print(f"  {piece}", flush=True)
         start = time.perf_counter()
         done = subprocess.run(piece, shell=True, cwd=clone, env=env, capture_output=True, text=True)
         spent.append(time.perf_counter() - start)
