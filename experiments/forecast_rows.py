@@ -4,14 +4,18 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from experiments.baselines.forecasting import boosted_trees
+from data.loader import TrafficDataset
+from experiments.baselines.forecasting import boosted_trees, staci
+from experiments.baselines.forecasting.profile import targets
 from experiments.forecasting import BLOCK, OURS, Outcome
 from stream_jax.conformal import bootstrap, diagnostics
 from stream_jax.gnn import pu_gat_plus
 
+JOINT_CELLS = 20  # the publication's sets have 2 to 30 dimensions
 STATISTICS = {"nrmse": bootstrap.nrmse_of_totals} | dict.fromkeys(("mae", "winkler", "crps"), bootstrap.ratio_of_totals)
 
 
@@ -61,6 +65,27 @@ def gamma_rows(params: pu_gat_plus.ForecasterParams, cfg: pu_gat_plus.Forecaster
         for seed, values in enumerate(together):
             rows.append(_gamma_row(seed, fold, f"gamma_mean/{layer}", values.mean()))
             rows.append(_gamma_row(seed, fold, f"gamma_negative_share/{layer}", (values < 0).mean()))
+    return rows
+
+
+def joint_rows(params: staci.StaciParams, dataset: TrafficDataset, fold: int, config: Any, cfg: Any) -> list[dict]:
+    """Sets of STACI that hold the busiest cells all at once: how often they did, and how large they are per cell."""
+    data = jax.tree.map(jnp.asarray, dataset.forecast_data(fold))
+    busiest = jnp.asarray(np.argsort(-np.asarray(data.series.values[..., 0]).mean(axis=0))[:JOINT_CELLS])
+    calibration, live = (jnp.asarray(dataset.origins(part, fold)) for part in ("calibration", "test"))
+    known = np.asarray(targets(data.series, live, config.horizon)[1][..., busiest].all(axis=-1))  # [W, H]
+    rows = []
+    for seed in range(params.centre.shape[0]):
+        one = jax.tree.map(lambda leaf, seed=seed: leaf[seed], params)
+        sets, volume = staci.predict_jointly(one, data, calibration, live, busiest, config, cfg)
+        bounded = known & np.isfinite(np.asarray(volume))
+        measured = {
+            "joint_coverage": np.asarray(sets.covered)[known].mean(),
+            "joint_log_volume_per_cell": np.asarray(volume)[bounded].mean() / len(busiest),
+        }
+        rows += [
+            {"seed": seed, "fold": str(fold), "metric": name, "value": float(value)} for name, value in measured.items()
+        ]
     return rows
 
 

@@ -67,6 +67,8 @@ def run_method(
                 rows.append(_row("parameters", forecast_rows.num_parameters(fitted.params), fold))
             if fitted.seconds_per_epoch is not None:
                 rows.append(_row("seconds_per_epoch", fitted.seconds_per_epoch, fold))
+            if method == "staci":
+                rows += forecast_rows.joint_rows(fitted.params, dataset, fold, fitted.config, cfg.conformal)
             if is_trained and method not in forecasting.RIVALS:
                 rows += forecast_rows.gamma_rows(fitted.params, fitted.config, fold)
                 content = dataset.manifest["content_hash"]

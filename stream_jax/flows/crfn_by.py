@@ -107,11 +107,8 @@ def fit_with_history(
     num_train = _num_train(data, cfg)
     steps = jnp.arange(data.z.shape[0])
     examples = Examples(steps[:num_train], steps[num_train:], data)
-    blank = jax.eval_shape(lambda: data)  # shapes: values would become constants of the compiled start
-
-    def init_fn(key: Array) -> Any:
-        return init_params(key, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), blank), cfg).network
-
+    # Zeros: the data would become constants of the compiled start, and seeds with different ones compile it again.
+    init_fn = lambda key: init_params(key, jax.tree.map(jnp.zeros_like, data), cfg).network  # noqa: E731
     result = train(
         jnp.atleast_1d(key),
         init_fn,
