@@ -26,7 +26,7 @@ CERTIFICATE = {
     "bound": "drift bound",
     "violation": "violation",
     "margin": "margin",
-    "margin_coverage": "within it",
+    "margin_coverage": "steps within it",
     "model_error": "ε_model",
     "lipschitz": "Lipschitz of L",
     "world_jacobian": "of the world model",
@@ -152,7 +152,9 @@ def _certificates(rows: list[dict]) -> list[str]:
     if not learned:
         return []
     lines = [
-        f"Certificates at {rows[0]['level']} demand, mean ± standard deviation over seeds; shares are of steps.",
+        f"Certificates at {rows[0]['level']} demand, mean ± standard deviation over seeds; shares are of steps. The "
+        "margin is the upper confidence limit of the mean residual, which is what the drift bound needs; unlike a "
+        "conformal one it does not promise to hold single steps.",
         "",
         "| controller | seeds | certified | " + " | ".join(CERTIFICATE.values()) + " |",
         "|---|---|---|" + "---|" * len(CERTIFICATE),
