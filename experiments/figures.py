@@ -3,7 +3,7 @@
   python experiments/figures.py --to runs/figures               all tables that have any number of ours
   python experiments/figures.py --table aci --to runs/figures
 
-Bars of ours carry the standard deviation over seeds; a paper bar that cannot be true is hatched.
+Bars of ours carry half a 95 % interval over seeds; a paper bar that cannot be true is hatched.
 """
 
 import argparse

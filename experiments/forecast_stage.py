@@ -67,6 +67,7 @@ def run_method(
                 rows.append(_row("parameters", forecast_rows.num_parameters(fitted.params), fold))
             if fitted.seconds_per_epoch is not None:
                 rows.append(_row("seconds_per_epoch", fitted.seconds_per_epoch, fold))
+                rows.append(_row("epochs", fitted.epochs, fold))
             if method == "staci":
                 rows += forecast_rows.joint_rows(fitted.params, dataset, fold, fitted.config, cfg.conformal)
             if is_trained and method not in forecasting.RIVALS:
@@ -130,6 +131,8 @@ def _load_outcome(path: Path) -> forecasting.Outcome:
 def _key(method: str, dataset: loader.TrafficDataset, cfg: ExperimentConfig, fold: int) -> str:
     everything = dataclasses.asdict(cfg)
     used = {name: everything[name] for name in ("training", "conformal", "seeds", "first_seed")}
+    if method in forecasting.RIVALS:
+        used["training"] = everything["rival_training"]
     if method not in forecasting.REFERENCES:
         used["forecaster"] = dataclasses.asdict(forecasting.forecaster_config(method, dataset, cfg))
     else:

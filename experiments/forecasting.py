@@ -90,6 +90,7 @@ class Fitted(NamedTuple):
     conformal: ConformalState  # leaves [S, ...]
     outcome: Outcome
     seconds_per_epoch: float | None  # of one seed, compilation included; None for what is not trained in epochs
+    epochs: float | None  # until it stopped, mean over seeds
 
 
 def forecaster_config(method: str, dataset: TrafficDataset, cfg: ExperimentConfig) -> Any:
@@ -109,7 +110,7 @@ def fit_fold(
 ) -> Fitted:
     """Fits a method on train and val, calibrates on calibration, and runs it over test as it would have run live."""
     data = jax.tree.map(jnp.asarray, dataset.forecast_data(fold))
-    seconds = None
+    seconds = epochs = None
     if method in REFERENCES:
         module, config = REFERENCES[method]
         params = module.fit(jax.random.key(cfg.first_seed), data, config)
@@ -119,12 +120,14 @@ def fit_fold(
         config = forecaster_config(method, dataset, cfg)
         keys = jax.vmap(jax.random.key)(cfg.first_seed + jnp.arange(cfg.seeds))
         start = time.perf_counter()
-        params, history = module.fit_with_history(keys, data, config, cfg.training, progress, checkpoint_dir)
+        training = cfg.rival_training if method in RIVALS else cfg.training
+        params, history = module.fit_with_history(keys, data, config, training, progress, checkpoint_dir)
         if history is not None:
-            seconds = (time.perf_counter() - start) / max(int(history.epochs.sum()), 1)
+            epochs = float(history.epochs.mean())
+            seconds = (time.perf_counter() - start) / max(epochs * cfg.seeds, 1.0)
         predict = lambda origins: module.predict(params, data, origins, config)  # noqa: E731
     conformal, outcome = conformalise(predict, dataset, data, fold, cfg.conformal)
-    return Fitted(params, config, conformal, outcome, seconds)
+    return Fitted(params, config, conformal, outcome, seconds, epochs)
 
 
 def conformalise(

@@ -41,7 +41,7 @@ def render(book: ours.Book) -> str:
         lines.append(f"| {line.part} | {line.what} | {_papers(line)} | {_ours(asked, book)} | {_where(asked, book)} |")
     foot = (
         f"{DOUBTED} cannot be true together with the paper's other numbers, see [docs/errata.md](docs/errata.md). "
-        "± is the standard deviation over seeds, brackets are 95 % intervals. The paper's rewards have no unit."
+        "± is half a 95 % interval over seeds, brackets are 95 % intervals. The paper's rewards have no unit."
     )
     return "\n".join([*lines, "", foot, ""])
 

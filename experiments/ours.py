@@ -110,7 +110,7 @@ class Answer(NamedTuple):
     """A number of ours."""
 
     value: float
-    spread: float | None = None  # standard deviation over seeds
+    spread: float | None = None  # half a 95 % interval over seeds
     upper: float | None = None  # 95 % limit where the rows have one
 
 
@@ -155,7 +155,7 @@ def answer(found: Query | None, book: Book) -> Answer | None:
     limits = [row["upper"] for row in rows if "upper" in row and found.stage == "sensitivity"]
     return Answer(
         float(by_seed.mean()),
-        float(by_seed.std(ddof=1)) if len(by_seed) > 1 else None,
+        results.half_width(by_seed),
         float(np.max(limits)) if limits else None,
     )
 

@@ -66,12 +66,15 @@ def forecast_tables(rows: list[dict]) -> list[str]:
         f"{first['device']}; target coverage 90 %; ± is half a 95 % interval over seeds. Last column: NRMSE above that "
         "of pu_gat_plus on the same steps, paired block bootstrap.",
         "",
-        "| method | seeds | " + " | ".join(FORECAST.values()) + " | parameters | s per epoch | NRMSE above ours |",
-        "|---|---|" + "---|" * (len(FORECAST) + 3),
+        "| method | seeds | "
+        + " | ".join(FORECAST.values())
+        + " | parameters | epochs | s per epoch | NRMSE above ours |",
+        "|---|---|" + "---|" * (len(FORECAST) + 4),
     ]
     for method in methods:
         cells = [_cell(values[method, metric], best.get(metric)) for metric in FORECAST]
-        cells += [_size(rows, method, "parameters"), _size(rows, method, "seconds_per_epoch"), _paired(pooled, method)]
+        cells += [_size(rows, method, metric) for metric in ("parameters", "epochs", "seconds_per_epoch")]
+        cells.append(_paired(pooled, method))
         lines.append(f"| {method} | {len(values[method, 'nrmse'])} | " + " | ".join(cells) + " |")
     floor = np.mean(values[methods[0], "noise_floor"])
     notes = _runner_up(values, methods) + _by_horizon(pooled) + _jointly(rows)
@@ -152,7 +155,7 @@ def _certificates(rows: list[dict]) -> list[str]:
     if not learned:
         return []
     lines = [
-        f"Certificates at {rows[0]['level']} demand, mean ± standard deviation over seeds; shares are of steps. The "
+        f"Certificates at {rows[0]['level']} demand, mean ± half a 95 % interval over seeds; shares are of steps. The "
         "margin is the upper confidence limit of the mean residual, which is what the drift bound needs; unlike a "
         "conformal one it does not promise to hold single steps.",
         "",
@@ -185,13 +188,13 @@ def _measured(rows: list[dict], is_share: bool) -> str:
         text = f"{mean:.0%}".replace("%", " %")
         low, high = np.mean(bounds, axis=0) if bounds else (None, None)
         return text if low is None else f"{text} [{low:.0%}, {high:.0%}]".replace("%]", " %]").replace("%,", " %,")
-    return number(mean) + (f" ± {number(np.std(values, ddof=1))}" if len(values) > 1 else "")
+    return number(mean) + (f" ± {number(results.half_width(values))}" if len(values) > 1 else "")
 
 
 def _cell(values: list[float], best: float | None) -> str:
     if not values:
         return ""
-    spread = f" ± {results.student(values)[1] - np.mean(values):.3f}" if len(values) > 1 else ""
+    spread = f" ± {results.half_width(values):.3f}" if len(values) > 1 else ""
     text = f"{np.mean(values):.3f}{spread}"
     return f"**{text}**" if best is not None and np.mean(values) == best else text
 

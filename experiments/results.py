@@ -39,6 +39,11 @@ def student(values: Sequence[float], level: float = 0.95) -> tuple[float, float]
     return float(values.mean() - half), float(values.mean() + half)
 
 
+def half_width(values: Sequence[float]) -> float | None:
+    """Half of Student's 95 % interval of a mean: what stands after ± in every table. None from one value."""
+    return student(values)[1] - float(np.mean(values)) if len(values) > 1 else None
+
+
 def run_of(row: dict) -> tuple:
     """What two rows of the same run have in common."""
     return tuple(row.get(name) for name in KEY)

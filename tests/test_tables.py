@@ -52,7 +52,7 @@ def test_the_headline_says_on_what_it_was_measured_and_leaves_open_what_was_not(
     results.write_rows(tmp_path / "tdrive" / "forecast.jsonl", rows)
     text = headline.render(ours.load(tmp_path))
     assert (
-        "| NRMSE, one hour ahead | 0.254 | 0.400 ± 0.141 | tdrive, synthetic data; preset smoke, 2 seeds, cpu |" in text
+        "| NRMSE, one hour ahead | 0.254 | 0.400 ± 1.271 | tdrive, synthetic data; preset smoke, 2 seeds, cpu |" in text
     )
     assert "| safe episodes | 0.952 ± 0.021 |  | not run |" in text
     assert "| relative width of the intervals | 0.43 † |" in text
@@ -83,11 +83,12 @@ def test_the_forecast_table_names_the_nearest_rival_also_when_it_leads(tmp_path,
         forecast_row("comparison", f"nrmse_stid_minus_ours_{part}", value)
         for part, value in (("estimate", 0.1), ("lower", -0.02), ("upper", 0.3))
     ]
-    rows += [forecast_row("stid", "parameters", 1234.0), forecast_row("stid", "seconds_per_epoch", 5.67)]
+    sizes = {"parameters": 1234.0, "epochs": 12.0, "seconds_per_epoch": 5.67}
+    rows += [forecast_row("stid", metric, value) for metric, value in sizes.items()]
     results.write_rows(tmp_path / "tdrive" / "forecast.jsonl", rows)
     page = readme_tables.render(tmp_path)
     assert said in page
-    assert "| 1,234 | 5.7 | +0.100 [-0.020, +0.300] |" in page
+    assert "| 1,234 | 12.0 | 5.7 | +0.100 [-0.020, +0.300] |" in page
 
 
 @pytest.mark.parametrize("name", paper.TABLES)
@@ -106,7 +107,7 @@ def test_a_row_of_ours_stands_beside_the_papers_number_with_its_spread(tmp_path)
     results.write_rows(path, [forecast_row("pu_gat_plus", "nrmse_h4", value, k) for k, value in enumerate((0.3, 0.5))])
     results.write_rows(path, [forecast_row("persistence", "nrmse_h4", 0.7)])
     text = tables.paper_table("forecasting", ours.load(tmp_path))
-    assert cells(text, "PU-GAT+")[:2] == ["0.254", "0.400 ± 0.141"]
+    assert cells(text, "PU-GAT+")[:2] == ["0.254", "0.400 ± 1.271"]
     assert cells(text, "persistence")[:2] == ["", "0.700"]
     assert "tdrive, synthetic data, preset smoke" in text
 
@@ -165,7 +166,7 @@ def test_the_floor_of_the_error_ratio_cannot_change_safety(tmp_path):
     results.write_rows(tmp_path / "tdrive" / "control.jsonl", rows)
     text = tables.paper_table("eps_floor", ours.load(tmp_path))
     assert [cells(text, floor)[5] for floor in ("0", "0.05", "0.1", "0.2")] == ["0.500"] * 4
-    assert cells(text, "0.1")[1] == "0.200 ± 0.141" and cells(text, "0.2")[1] == ""
+    assert cells(text, "0.1")[1] == "0.200 ± 1.271" and cells(text, "0.2")[1] == ""
 
 
 def test_control_shows_safety_with_its_interval_at_every_level(tmp_path):
@@ -205,7 +206,7 @@ def test_certificates_are_shown_for_those_that_have_one(tmp_path):
         rows += [of | {"metric": "certificate_margin", "value": margin}]
     text = "\n".join(readme_tables.control_tables(rows)).split("Certificates at heavy demand")[1]
     assert cells(text, "lycon_wrl_plus")[:2] == ["2", "1 of 2"] and "default_plan" not in text
-    assert "0.200 ± 0.141" in cells(text, "lycon_wrl_plus")
+    assert "0.200 ± 1.271" in cells(text, "lycon_wrl_plus")
 
 
 def test_the_command_prints_a_table_by_name():
