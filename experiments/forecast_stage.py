@@ -82,7 +82,7 @@ def run_method(
 
 
 def print_table(rows_file: Path, dataset: loader.TrafficDataset, preset: str, console: Console) -> None:
-    """Means over seeds; the spread over seeds where there are several."""
+    """Means over seeds, with half a 95 % interval where there are several."""
     kind = dataset.manifest["data"]
     table = Table(
         title=f"{dataset.manifest['dataset']} ({kind}): 1 to {dataset.manifest['horizon']} steps ahead, test",
@@ -98,7 +98,7 @@ def print_table(rows_file: Path, dataset: loader.TrafficDataset, preset: str, co
         cells = []
         for name in SHOWN:
             values = [float(row["value"]) for row in rows if row["method"] == method and row["metric"] == name]
-            spread = f" ±{np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
+            spread = f" ±{results.half_width(values):.3f}" if len(values) > 1 else ""
             cells.append(f"{np.mean(values):.3f}{spread}" if values else "")
         table.add_row(method, *cells)
     floors = {float(row["value"]) for row in rows if row["metric"] == "noise_floor"}
