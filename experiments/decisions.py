@@ -13,6 +13,8 @@ from experiments.detection import Scored
 from stream_jax.conformal import e_values, fdr, fdr_metrics, p_values, range_metrics
 
 LEVELS = (0.01, 0.05, 0.1, 0.2)
+HEADLINE = 0.05  # the paper's
+OURS = "full+by"  # CRFN-BY
 TRIM = 0.02  # the paper's
 LABEL_BUDGET = 0.08
 STUDENT_DEGREES = 5.0
@@ -84,14 +86,13 @@ def quality_rows(scenario: str, folds: list[Scored], seed: int) -> list[dict]:
     Every tested cell takes part in the decisions; those known to be normal or anomalous are counted, tested or not: an
     anomaly in a cell too quiet to be tested is missed.
     """
-    tested = np.concatenate([~np.isnan(one.test) for one in folds])
-    rows = []
+    rows, ours = [], decided(folds, OURS, (HEADLINE,))[HEADLINE]
     for arm in ARMS:
-        variant, procedure = arm.split("+")
-        values = np.concatenate([evidence(one, variant) for one in folds])
-        for level in LEVELS:
+        for level, rejected in decided(folds, arm, LEVELS).items():
             common = {"seed": seed, "scenario": scenario, "arm": arm, "level": level}
-            rows += [common | row for row in decision_rows(folds, reject(values, tested, procedure, level), seed)]
+            rows += [common | row for row in decision_rows(folds, rejected, seed)]
+            if level == HEADLINE and arm != OURS:
+                rows.append(common | paired_row(folds, rejected, ours, seed))
     # The size of the residual, for comparison with the flow's score of it.
     rankings = {"score": [one.test for one in folds], "residual": [np.abs(one.first_residual) for one in folds]}
     for arm, scores in rankings.items():
@@ -100,11 +101,24 @@ def quality_rows(scenario: str, folds: list[Scored], seed: int) -> list[dict]:
     return rows
 
 
+def decided(folds: list[Scored], arm: str, levels: tuple[float, ...]) -> dict[float, np.ndarray]:
+    """Decisions of an arm at each level about the test parts of all folds, one after the other. [T, N] bool"""
+    variant, procedure = arm.split("+")
+    values = np.concatenate([evidence(one, variant) for one in folds])
+    tested = np.concatenate([~np.isnan(one.test) for one in folds])
+    return {level: reject(values, tested, procedure, level) for level in levels}
+
+
+def paired_row(folds: list[Scored], rejected: np.ndarray, ours: np.ndarray, seed: int) -> dict:
+    """F1 of decisions [T, N] minus that of ours, blocks of steps drawn together."""
+    found = _paired_f1(jax.random.key(seed), _counts(folds, rejected), _counts(folds, ours))
+    bounds = {"lower": float(found.lower), "upper": float(found.upper)}
+    return {"metric": "f1_minus_ours", "value": float(found.estimate)} | bounds
+
+
 def decision_rows(folds: list[Scored], rejected: np.ndarray, seed: int) -> list[dict]:
     """Metric, value and 95 % interval of decisions [T, N] about the test parts of all folds, one after the other."""
-    label = np.concatenate([one.kind > 0 for one in folds])
-    counted = np.concatenate([one.judged for one in folds])
-    counts = fdr_metrics.count_steps(jnp.asarray(rejected), jnp.asarray(label), tested=jnp.asarray(counted))
+    counts = _counts(folds, rejected)
     metrics = fdr_metrics.detection_metrics(counts)
     spread = _bootstrap(jax.random.key(seed), counts)
     return [
@@ -132,6 +146,15 @@ def ranking_rows(folds: list[Scored], scores: list[np.ndarray]) -> list[dict]:
         "vus_pr": range_metrics.volume_under_pr_surface(ranked, label, tested=counted),
     }
     return [{"metric": name, "value": float(value)} for name, value in measured.items()]
+
+
+def _counts(folds: list[Scored], rejected: np.ndarray) -> fdr_metrics.StepCounts:
+    label = np.concatenate([one.kind > 0 for one in folds])
+    counted = np.concatenate([one.judged for one in folds])
+    return fdr_metrics.count_steps(jnp.asarray(rejected), jnp.asarray(label), tested=jnp.asarray(counted))
+
+
+_paired_f1 = jax.jit(partial(fdr_metrics.paired_f1, block_steps=BLOCK_STEPS))
 
 
 @jax.jit

@@ -17,10 +17,10 @@ from data.errors import DataError
 from data.spark_etl import shards
 from experiments import decisions, detect_figures, detection, detector_rows, detectors, incident_rows, results
 from experiments.configs import ExperimentConfig, experiment_config
+from experiments.decisions import HEADLINE
 from stream_jax.checkpoint import ForecasterCheckpoint
 from stream_jax.conformal import dependence, fdr, fdr_metrics
 
-HEADLINE = 0.05  # the paper's level
 RULES = 3  # of residuals, screening and scores; saved scores of other rules are not read
 
 
@@ -44,6 +44,7 @@ def detect(args: argparse.Namespace, out: Path, console: Console) -> Path:
         "dataset": dataset.manifest["dataset"],
         "data": dataset.manifest["data"],
         "data_hash": dataset.manifest["content_hash"],
+        "cells": dataset.manifest["cells"],
         "preset": args.preset,
         "stage": "detect",
         "method": "crfn_by",
@@ -202,9 +203,7 @@ def event_rows(folds: list[detection.Scored], dataset: loader.TrafficDataset, se
 
 def headline(folds: list[detection.Scored], procedure: str) -> np.ndarray:
     """Decisions at the paper's level with the default p-values. [T, N] bool"""
-    p = np.concatenate([decisions.evidence(one, "full") for one in folds])
-    tested = np.concatenate([~np.isnan(one.test) for one in folds])
-    return decisions.reject(p, tested, procedure, HEADLINE)
+    return decisions.decided(folds, f"full+{procedure}", (HEADLINE,))[HEADLINE]
 
 
 def warn_of_size(folds: list[detection.Scored], dataset: loader.TrafficDataset, console: Console) -> None:

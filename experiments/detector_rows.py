@@ -19,7 +19,6 @@ from experiments.detection import Scored
 from experiments.detectors import FLOW, WITH_LAW, RivalScores
 from stream_jax.conformal import p_values
 
-HEADLINE = 0.05
 SHOWN = ("fdr_step", "fdr_pooled", "precision", "recall", "f1", "average_precision", "vus_pr")
 OURS = ("full+by", "full+bh")
 
@@ -42,13 +41,17 @@ def rival_rows(
     """Everything that is reported of one rival and seed, by scenario with one entry a fold."""
     rows = []
     for scenario, folds in ours.items():
+        mine = decisions.decided(folds, decisions.OURS, (decisions.HEADLINE,))[decisions.HEADLINE]
         for decided in decide(name, theirs[scenario]):
             place = {"scenario": scenario, "seed": seed, "level": decided.level}
             common = place | {"method": decided.method, "arm": decided.method}
             measured = [_false_alarms(folds, decided.rejected)]
             if scenario != "clean":
-                measured = decisions.decision_rows(folds, np.concatenate(decided.rejected), seed)
-            if scenario == "incidents" and decided.level in (None, HEADLINE):
+                rejected = np.concatenate(decided.rejected)
+                measured = decisions.decision_rows(folds, rejected, seed)
+                if decided.level in (None, decisions.HEADLINE):
+                    measured.append(decisions.paired_row(folds, rejected, mine, seed))
+            if scenario == "incidents" and decided.level in (None, decisions.HEADLINE):
                 measured += incident_rows.alignment_rows(folds, decided.rejected, dataset)
             rows += [common | row for row in measured]
         if scenario != "clean":
@@ -84,7 +87,7 @@ def print_summary(rows: list[dict], dataset: TrafficDataset, console: Console) -
     for scenario in sorted({row["scenario"] for row in rows} - {"clean"}):
         here = [row for row in rows if row["scenario"] == scenario]
         title = f"{dataset.manifest['dataset']} ({dataset.manifest['data']}): {scenario}, detectors"
-        table = Table(title=f"{title}, target FDR {HEADLINE:.0%} where there is one")
+        table = Table(title=f"{title}, target FDR {decisions.HEADLINE:.0%} where there is one")
         for column in ("detector", *SHOWN):
             table.add_column(column, justify="left" if column == "detector" else "right")
         rivals = [row["arm"] for row in here if "method" in row]
@@ -108,5 +111,5 @@ def _false_alarms(folds: list[Scored], rejected: list[np.ndarray]) -> dict:
 
 def _mean(rows: list[dict], arm: str, metric: str) -> float:
     wanted = {"arm": arm, "metric": metric}
-    picked = [row for row in rows if wanted.items() <= row.items() and row.get("level") in (None, HEADLINE)]
+    picked = [row for row in rows if wanted.items() <= row.items() and row.get("level") in (None, decisions.HEADLINE)]
     return float(np.mean([row["value"] for row in picked])) if picked else float("nan")

@@ -28,9 +28,11 @@ from stream_jax.flows.context import FlowData
 
 FLOW = "flow_quantile"  # our flow's scores, judged by its own law
 LEADS = "flow_all_leads"  # a flow over the errors of all leads jointly, D = H: the audit's choice
+CLIPPED = "flow_clipped"  # a flow whose context shows anomalous pasts, clipped, instead of leaving them out
 COUNTS = ":counts"
 WITH_THRESHOLD = {"isolation_forest": isolation_forest, "pca": pca, "usad": usad, "omni_anomaly": omni_anomaly}
-WITH_LAW = {"gaussian_fitted": parametric, "student_t_fitted": parametric, FLOW: flow_quantile, LEADS: flow_quantile}
+WITH_LAW = {"gaussian_fitted": parametric, "student_t_fitted": parametric}
+WITH_LAW |= dict.fromkeys((FLOW, LEADS, CLIPPED), flow_quantile)
 NAMES = (*WITH_THRESHOLD, *(f"{name}{COUNTS}" for name in WITH_THRESHOLD), *WITH_LAW)
 RULES = 1  # of what rivals read and how; saved scores of other rules are not read
 SMALLEST_SD = 1e-3
@@ -70,6 +72,9 @@ def rival_config(name: str, cfg: ExperimentConfig) -> Any:
             return parametric.ParametricConfig("student_t")
         case "flow_quantile":
             return flow_quantile.FlowQuantileConfig(cfg.flow, cfg.flow_training)
+        case "flow_clipped":
+            context = dataclasses.replace(cfg.flow.context, beyond="clipped")
+            return flow_quantile.FlowQuantileConfig(dataclasses.replace(cfg.flow, context=context), cfg.flow_training)
         case "flow_all_leads":
             return flow_quantile.FlowQuantileConfig(dataclasses.replace(cfg.flow, leads="all"), cfg.flow_training)
         case other:

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import hashlib
 import json
+import math
 import time
 from pathlib import Path
 
@@ -60,17 +61,18 @@ def run_method(
             console.print(f"  {method}, fold {fold + 1} of {dataset.num_folds} ...")
             start = time.perf_counter()
             is_trained = method not in forecasting.REFERENCES
-            training = folder / f"{stem}-{key}-training" if is_trained else None
+            training = folder / _training_folder(method, dataset, cfg, fold) if is_trained else None
             fitted = forecasting.fit_fold(method, dataset, fold, cfg, training, console.is_terminal)
             rows = [_row("fit_seconds", time.perf_counter() - start, fold)]
             if is_trained:
                 rows.append(_row("parameters", forecast_rows.num_parameters(fitted.params), fold))
-            if fitted.seconds_per_epoch is not None:
-                rows.append(_row("seconds_per_epoch", fitted.seconds_per_epoch, fold))
-                rows.append(_row("epochs", fitted.epochs, fold))
+            if fitted.history is not None:
+                rows.append(_row("epochs", float(fitted.history.epochs.mean()), fold))
+                seconds = float(fitted.history.epoch_seconds.mean())
+                rows += [_row("seconds_per_epoch", seconds, fold)] if math.isfinite(seconds) else []
             if method == "staci":
                 rows += forecast_rows.joint_rows(fitted.params, dataset, fold, fitted.config, cfg.conformal)
-            if is_trained and method not in forecasting.RIVALS:
+            if method.split(":")[0] == forecasting.OURS:
                 rows += forecast_rows.gamma_rows(fitted.params, fitted.config, fold)
                 content = dataset.manifest["content_hash"]
                 _save_checkpoint(folder / "checkpoint" / f"{stem}", fitted, content)
@@ -132,7 +134,8 @@ def _key(method: str, dataset: loader.TrafficDataset, cfg: ExperimentConfig, fol
     everything = dataclasses.asdict(cfg)
     used = {name: everything[name] for name in ("training", "conformal", "seeds", "first_seed")}
     if method in forecasting.RIVALS:
-        used["training"] = everything["rival_training"]
+        windows = len(dataset.origins("train", fold))
+        used["training"] = dataclasses.asdict(forecasting.training_of(method, cfg, windows))
     if method not in forecasting.REFERENCES:
         used["forecaster"] = dataclasses.asdict(forecasting.forecaster_config(method, dataset, cfg))
     else:
@@ -141,11 +144,18 @@ def _key(method: str, dataset: loader.TrafficDataset, cfg: ExperimentConfig, fol
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
+def _training_folder(method: str, dataset: loader.TrafficDataset, cfg: ExperimentConfig, fold: int) -> str:
+    """Checkpoints of a training under way; STACI's forecaster is AGCRN, trained once for both."""
+    trained = "agcrn" if method == "staci" else method
+    return f"{trained.replace(':', '-')}-fold{fold}-{_key(trained, dataset, cfg, fold)}-training"
+
+
 def _common(dataset: loader.TrafficDataset, preset: str, method: str) -> dict:
     return {
         "dataset": dataset.manifest["dataset"],
         "data": dataset.manifest["data"],
         "data_hash": dataset.manifest["content_hash"],
+        "cells": dataset.manifest["cells"],
         "preset": preset,
         "stage": "forecast",
         "method": method,

@@ -1,7 +1,6 @@
 """Fits, calibrates and evaluates forecasters, ours and the references, on every fold of a dataset."""
 
 import dataclasses
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,8 +28,10 @@ from experiments.baselines.forecasting import (
     stid,
     temperature_gat,
 )
+from experiments.baselines.forecasting.stid import StidConfig
 from experiments.configs import ExperimentConfig
 from stream_jax.conformal import bootstrap, clusters, diagnostics, intervals
+from stream_jax.fit import FitResult, TrainConfig
 from stream_jax.gnn import pu_gat_plus
 from stream_jax.gnn.attention import AttentionConfig
 from stream_jax.types import ConformalState, Forecast, ForecastData, Interval
@@ -54,6 +55,13 @@ RIVALS = {
     "ripcn": (ripcn, ripcn.RipcnConfig()),
     "catboost": (boosted_trees, boosted_trees.BoostedTreesConfig()),
 }
+# Rivals that can tell flows relative to the mean of each cell's own window: not published so, but without it whatever
+# learned the levels of ordinary days is lost on days with others.
+RELATIVE = ":relative"
+NEURAL = ("graph_wavenet", "stid", "agcrn", "stgcn", "temperature_gat", "cqr")
+RIVALS |= {
+    f"{name}{RELATIVE}": (RIVALS[name][0], dataclasses.replace(RIVALS[name][1], relative=True)) for name in NEURAL
+}
 OURS = "pu_gat_plus"
 VARIANTS = {
     "unconstrained": {"attention": AttentionConfig(mode="unconstrained")},
@@ -66,8 +74,11 @@ VARIANTS = {
     "seasonal_trend": {"trend": "seasonal"},
     "no_linear": {"linear": False},
 }
-METHODS = (*REFERENCES, *RIVALS, OURS, *(f"{OURS}:{name}" for name in VARIANTS))
+ENSEMBLE_OF_OURS = "pu_gat_ensemble"
+ENSEMBLE = deep_ensemble.ensemble_of(pu_gat_plus, members=5)
+METHODS = (*REFERENCES, *RIVALS, ENSEMBLE_OF_OURS, OURS, *(f"{OURS}:{name}" for name in VARIANTS))
 DEFAULT_METHODS = (*REFERENCES, OURS)
+DAYS_OF_WEEK = 7
 BLOCK = 24  # steps of a bootstrap block: six hours
 
 
@@ -89,20 +100,34 @@ class Fitted(NamedTuple):
     config: Any
     conformal: ConformalState  # leaves [S, ...]
     outcome: Outcome
-    seconds_per_epoch: float | None  # of one seed, compilation included; None for what is not trained in epochs
-    epochs: float | None  # until it stopped, mean over seeds
+    history: FitResult | None  # None for what is not trained in epochs
 
 
 def forecaster_config(method: str, dataset: TrafficDataset, cfg: ExperimentConfig) -> Any:
     """PU-GAT+ as configured with the change that a variant's name stands for, or a rival with the dataset's windows."""
     if method in RIVALS:
         history, horizon = dataset.manifest["window"], dataset.manifest["horizon"]
-        changes = {"miscoverage": cfg.conformal.target} if method == "cqr" else {}
+        changes = {"miscoverage": cfg.conformal.target} if method.removesuffix(RELATIVE) == "cqr" else {}
         changes["steps_per_day"] = 86_400 // dataset.manifest["bin_s"]
-        return dataclasses.replace(RIVALS[method][1], history=history, horizon=horizon, **changes)
+        start, end = dataset.part("train", 0)
+        if isinstance(RIVALS[method][1], StidConfig) and end - start < DAYS_OF_WEEK * changes["steps_per_day"]:
+            changes["day_of_week"] = 0  # identities of days that no training window shows would be noise
+        sizes = getattr(cfg.rivals, method, RIVALS[method][1])
+        return dataclasses.replace(sizes, history=history, horizon=horizon, **changes)
     changes = VARIANTS[method.split(":")[1]] if ":" in method else {}
     profile = dataclasses.replace(cfg.forecaster.profile, steps_per_day=86_400 // dataset.manifest["bin_s"])
     return dataclasses.replace(cfg.forecaster, profile=profile, **changes)
+
+
+def training_of(method: str, cfg: ExperimentConfig, windows: int) -> TrainConfig:
+    """How a method is trained on so many windows: PU-GAT+ as configured, and a rival, which begins with nothing,
+    until it has made `rival_steps` steps, but for no fewer epochs than PU-GAT+ and no more than its limit.
+    """
+    if method not in RIVALS:
+        return cfg.training
+    full = cfg.rival_training
+    epochs = max(-(-cfg.rival_steps * min(full.batch, windows) // windows), cfg.training.epochs)
+    return dataclasses.replace(full, epochs=min(epochs, full.epochs))
 
 
 def fit_fold(
@@ -110,24 +135,20 @@ def fit_fold(
 ) -> Fitted:
     """Fits a method on train and val, calibrates on calibration, and runs it over test as it would have run live."""
     data = jax.tree.map(jnp.asarray, dataset.forecast_data(fold))
-    seconds = epochs = None
+    history = None
     if method in REFERENCES:
         module, config = REFERENCES[method]
         params = module.fit(jax.random.key(cfg.first_seed), data, config)
         predict = _stacked(module.predict, params, data, config)
     else:
-        module = RIVALS[method][0] if method in RIVALS else pu_gat_plus
+        module = RIVALS[method][0] if method in RIVALS else ENSEMBLE if method == ENSEMBLE_OF_OURS else pu_gat_plus
         config = forecaster_config(method, dataset, cfg)
         keys = jax.vmap(jax.random.key)(cfg.first_seed + jnp.arange(cfg.seeds))
-        start = time.perf_counter()
-        training = cfg.rival_training if method in RIVALS else cfg.training
+        training = training_of(method, cfg, len(data.train))
         params, history = module.fit_with_history(keys, data, config, training, progress, checkpoint_dir)
-        if history is not None:
-            epochs = float(history.epochs.mean())
-            seconds = (time.perf_counter() - start) / max(epochs * cfg.seeds, 1.0)
         predict = lambda origins: module.predict(params, data, origins, config)  # noqa: E731
     conformal, outcome = conformalise(predict, dataset, data, fold, cfg.conformal)
-    return Fitted(params, config, conformal, outcome, seconds, epochs)
+    return Fitted(params, config, conformal, outcome, history)
 
 
 def conformalise(

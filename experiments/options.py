@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import importlib.util
 import os
 from pathlib import Path
 
@@ -25,7 +26,11 @@ _OURS = "pu_gat_plus"
 # Forecasters that a table compares, where it is not the default list.
 TABLE_METHODS = dict.fromkeys(("aci", "clusters", "delta", "trimming", "p_values", "dependence", "events"), (_OURS,))
 _REFERENCES = ("persistence", "historical_average", "scaled_profile", "linear_ar")
-TABLE_METHODS["forecasting"] = (*_REFERENCES, _OURS, f"{_OURS}:temperature")
+TABLE_METHODS["cross_dataset"] = TABLE_METHODS["datasets"] = ("staci", "ripcn", _OURS)
+_RIVALS = ("stgcn", "graph_wavenet", "agcrn", "temperature_gat", "staci", "ripcn")
+if importlib.util.find_spec("catboost"):  # an optional extra
+    _RIVALS += ("catboost",)
+TABLE_METHODS["forecasting"] = (*_REFERENCES, *_RIVALS, _OURS)
 TABLE_METHODS["gamma"] = (_OURS, f"{_OURS}:unconstrained")
 _CHANGES = ("gamma_zero", "unconstrained", "temperature", "single_stream", "mse")
 TABLE_METHODS["ablation"] = (_OURS, *(f"{_OURS}:{name}" for name in _CHANGES))
@@ -46,7 +51,8 @@ TABLE_CONTROLLERS = {
 METHODS_HELP = (
     "forecasters to compare (pu_gat_plus, pu_gat_plus:<variant>, the references persistence, historical_average, "
     "scaled_profile, linear_ar; only if named, the rivals graph_wavenet, stid, agcrn, stgcn, "
-    "temperature_gat, cqr, deep_ensemble, staci, ripcn, catboost)"
+    "temperature_gat, cqr, deep_ensemble, staci, ripcn, catboost, the first six also as <name>:relative with levels "
+    "relative to each window's mean, and pu_gat_ensemble: five of ours)"
 )
 DESCRIPTION = """\
 From raw recordings to results: every stage reads what the one before it wrote and is skipped when nothing changed.
@@ -71,7 +77,9 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--preset", choices=PRESETS, default="default", help="smoke: minutes; paper: the paper's sizes")
     run.add_argument("--stage", choices=STAGES, nargs="+", help="only these stages (all)")
     run.add_argument("--from", dest="first", choices=STAGES, help="this stage and those after it")
-    run.add_argument("--table", choices=paper.TABLES, help="only what this table of the paper needs, then the table")
+    run.add_argument(
+        "--table", choices=paper.TABLES, help="only what this table of the paper needs, rivals included, then it"
+    )
     run.add_argument("--dry-run", action="store_true", help="say what would run, how long and how much disk it takes")
     run.add_argument("--seeds", type=int, metavar="S", help="seeds, trained in one vmapped call (the preset's number)")
     run.add_argument("--folds", type=int, metavar="K", help="only the last K folds of a short recording")
@@ -148,6 +156,8 @@ def job_config(args: argparse.Namespace) -> JobConfig:
     if args.square is not None:
         changes["square_m"] = _positive("--square", args.square)
     if args.cells is not None:
+        if spec.source in ("manhattan", "sensors"):
+            raise DataError(f"--cells chooses among squares; {args.dataset} has cells of its own, so leave it out.")
         changes["num_cells"] = _cells(args.cells)
     if args.bin_minutes is not None:
         changes["bin_s"] = _bin_seconds(args.bin_minutes)

@@ -15,7 +15,7 @@ FORECASTERS = {
     "STGCN + CP": "stgcn",
     "Graph WaveNet + CP": "graph_wavenet",
     "AGCRN + CP": "agcrn",
-    "Temp-scaled GAT": "pu_gat_plus:temperature",
+    "Temp-scaled GAT": "temperature_gat",
     "STACI": "staci",
     "RIPCN": "ripcn",
     "CatBoost + CP": "catboost",
@@ -114,20 +114,23 @@ class Answer(NamedTuple):
     upper: float | None = None  # 95 % limit where the rows have one
 
 
-def query(table: str, row: str, column: str, dataset: str) -> Query | None:
-    """The question behind one cell; None where nothing of ours corresponds."""
+def query(table: str, row: str, column: str, dataset: str, variant: str = "") -> Query | None:
+    """The question behind one cell; None where nothing of ours corresponds.
+
+    Args: variant: what follows a city's name in the folder whose rows are asked, such as -twin; "" is the recording.
+    """
     match table:
         case "forecasting":
             return _forecast(dataset, row, column)
         case "cross_dataset":
-            return _forecast(CITIES[column], row, "efficiency")
+            return _forecast(CITIES[column] + variant, row, "efficiency")
         case "datasets":
             city, method = row.split(", ")
-            return _any_stage(CITIES[city], method, column)
+            return _any_stage(CITIES[city] + variant, method, column)
         case "ablation":
             return _ablation(dataset, row, column)
         case "events":
-            return _event(row, column)
+            return _event(row, column, variant)
         case "gamma":
             return _gamma(dataset, row, column)
         case "latency":
@@ -260,11 +263,11 @@ def _floor(dataset: str, row: str, column: str) -> Query | None:
     return found._replace(metric=f"certificate_model_error_relative{suffix}") if column == "model error" else None
 
 
-def _event(row: str, column: str) -> Query:
+def _event(row: str, column: str, variant: str) -> Query:
     city, what = column.rsplit(" ", 1)
     where = {"scenario": "incidents", "arm": "full+by", "level": 0.05}
     stem = {"count": "events", "recall": "event_recall"}[what]
-    return Query(CITIES[city], "detect", where, stem if row == "Overall" else f"{stem}/{EVENT_KINDS[row]}")
+    return Query(CITIES[city] + variant, "detect", where, stem if row == "Overall" else f"{stem}/{EVENT_KINDS[row]}")
 
 
 class _Stage(NamedTuple):

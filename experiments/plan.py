@@ -13,7 +13,7 @@ from data.spark_etl import shards
 from experiments import display, results
 from experiments.networks import control_folder, network_name, report_file
 
-RECORD = "run.json"  # seconds of each finished stage and the command that ran it
+RECORD = "run.json"  # seconds of each finished stage and the command that ran it last
 FLOAT = 4  # bytes
 OUTCOME_ARRAYS = 4  # mean, sigma and the two bounds of an interval
 SCORED_ARRAYS = 4  # calibration and test scores, first residuals, labels
@@ -59,7 +59,8 @@ def record(out: Path, stage: str, seconds: float, argv: list[str]) -> None:
     known = json.loads(path.read_text()) if path.exists() else {"seconds": {}}
     # A stage that found everything done is quick and says nothing about the work; the longest time does.
     longest = max(seconds, known["seconds"].get(stage, 0.0))
-    known = {"command": argv, "seconds": known["seconds"] | {stage: round(longest, 1)}}
+    commands = known.get("commands", {}) | {stage: argv}
+    known = {"commands": commands, "seconds": known["seconds"] | {stage: round(longest, 1)}}
     draft = path.with_suffix(".tmp")
     draft.write_text(json.dumps(known, indent=1))
     draft.replace(path)

@@ -11,7 +11,17 @@ from experiments import ours, results, speed_tables
 from experiments.networks import city_of
 
 FORECAST = {"nrmse": "NRMSE", "mae": "MAE", "coverage": "coverage", "riw": "RIW", "winkler": "Winkler", "crps": "CRPS"}
-DETECT = {"fdr_step": "FDR per step", "fdr_pooled": "FDR pooled", "recall": "recall", "f1": "F1"}
+DETECT = {
+    "fdr_step": "FDR per step",
+    "fdr_pooled": "FDR pooled",
+    "precision": "precision",
+    "recall": "recall",
+    "f1": "F1",
+}
+OF_OURS = ("pu_gat_plus", "pu_gat_ensemble")  # forecasters that are no rivals to each other
+RANKING = {"average_precision": "AP", "vus_pr": "VUS-PR"}
+ON_RESIDUALS = ("gaussian", "student_t")  # p-values that judge the residual itself
+ON_THE_FLOW = ("full", "soft_rank", "label_trim", "exp_tail", "paper_trim", "flow_quantile")  # that judge its score
 CONTROL = {
     "safety": "safe episodes",
     "violating_steps": "violating steps",
@@ -62,7 +72,7 @@ def forecast_tables(rows: list[dict]) -> list[str]:
     }
     best = {m: min(np.mean(values[name, m]) for name in methods) for m in FORECAST if m != "coverage"}
     lines = [
-        f"**Forecasting, {first['dataset']} ({first['data']} data)**, preset `{first['preset']}`, 15 to 60 min ahead, "
+        f"**Forecasting, {_recording(first)}**, preset `{first['preset']}`, 15 to 60 min ahead, "
         f"{first['device']}; target coverage 90 %; ± is half a 95 % interval over seeds. Last column: NRMSE above that "
         "of pu_gat_plus on the same steps, paired block bootstrap.",
         "",
@@ -77,7 +87,8 @@ def forecast_tables(rows: list[dict]) -> list[str]:
         cells.append(_paired(pooled, method))
         lines.append(f"| {method} | {len(values[method, 'nrmse'])} | " + " | ".join(cells) + " |")
     floor = np.mean(values[methods[0], "noise_floor"])
-    notes = _runner_up(values, methods) + _by_horizon(pooled) + _jointly(rows)
+    nearest = _runner_up(values, methods)
+    notes = _standing(values, nearest) + _by_fold(rows, nearest) + _by_horizon(pooled) + _jointly(rows)
     return [*lines, "", f"Counting-noise floor of NRMSE: {floor:.3f}.{notes}", ""]
 
 
@@ -85,15 +96,20 @@ def detect_tables(rows: list[dict]) -> list[str]:
     """Every arm at the headline level on injected anomalies, alarms beside logged incidents, and the null p-values."""
     first = rows[0]
     lines = [
-        f"**Detection, {first['dataset']} ({first['data']} data)**, preset `{first['preset']}`, anomalies injected "
-        "into 5 % of the cell-steps, target FDR 5 %; 95 % block-bootstrap intervals.",
+        f"**Detection, {_recording(first)}**, preset `{first['preset']}`, anomalies injected into 5 % of the "
+        f"cell-steps, target FDR 5 % where a rule has one; {_seeds(rows)}, 95 % block-bootstrap intervals. AP and "
+        "VUS-PR judge the ranking behind the decisions. Last column: F1 above that of full+by, which is CRFN-BY, on "
+        "the same steps, paired block bootstrap.",
         "",
-        "| p-values + procedure | " + " | ".join(DETECT.values()) + " |",
-        "|---|" + "---|" * len(DETECT),
+        "| detector | " + " | ".join((*DETECT.values(), *RANKING.values())) + " | F1 above ours |",
+        "|---|" + "---|" * (len(DETECT) + len(RANKING) + 1),
     ]
-    here = [row for row in rows if row["scenario"] == "injected" and row.get("level", 0.0) in (None, 0.05)]
+    injected = [row for row in rows if row["scenario"] == "injected"]
+    here = [row for row in injected if row.get("level", 0.0) in (None, 0.05)]
     for arm in dict.fromkeys(row["arm"] for row in here if row["metric"] == "f1"):
-        found = [[row for row in here if {"arm": arm, "metric": metric}.items() <= row.items()] for metric in DETECT]
+        found = [of_arm(here, arm, metric) for metric in DETECT]
+        found += [of_arm(injected, _ranking_behind(arm), metric) for metric in RANKING]
+        found.append(of_arm(here, arm, "f1_minus_ours"))
         lines.append(f"| {arm} | " + " | ".join(_with_bounds(some) for some in found) + " |")
     wanted = {"metric": "null_rate", "seed": 0, "arm": "full"}
     null = {row["level"]: row for row in rows if wanted.items() <= row.items()}
@@ -102,6 +118,28 @@ def detect_tables(rows: list[dict]) -> list[str]:
     )
     lines += ["", f"P-values on the test part without injections (first seed): {rates}.{_incidents(rows)}", ""]
     return lines
+
+
+def _recording(row: dict) -> str:
+    """Whose rows these are, whether the data are real, and how many cells they have where the rows say so."""
+    cells = f", {row['cells']} cells" if "cells" in row else ""
+    return f"{row['dataset']} ({row['data']} data{cells})"
+
+
+def _seeds(rows: list[dict]) -> str:
+    count = len({row["seed"] for row in rows})
+    return f"mean over {count} seeds" if count > 1 else "1 seed"
+
+
+def of_arm(rows: list[dict], arm: str, metric: str) -> list[dict]:
+    """Rows of one rule and metric."""
+    return [row for row in rows if {"arm": arm, "metric": metric}.items() <= row.items()]
+
+
+def _ranking_behind(arm: str) -> str:
+    """The scores that a rule decides upon: residuals, the flow's, or a rival's own."""
+    method = arm.split("+")[0]
+    return "residual" if method in ON_RESIDUALS else "score" if method in ON_THE_FLOW else method
 
 
 def _with_bounds(rows: list[dict]) -> str:
@@ -214,14 +252,32 @@ def _paired(rows: list[dict], method: str) -> str:
     return "{:+.3f} [{:+.3f}, {:+.3f}]".format(*(found[f"{stem}_{part}"] for part in ("estimate", "lower", "upper")))
 
 
-def _runner_up(values: dict[tuple[str, str], list[float]], methods: list[str]) -> str:
+def _runner_up(values: dict[tuple[str, str], list[float]], methods: list[str]) -> str | None:
     """The method nearest to ours, or the one ahead of it; variants of ours are no rivals."""
-    others = [method for method in methods if method.split(":")[0] != "pu_gat_plus"]
+    others = [method for method in methods if method.split(":")[0] not in OF_OURS]
     if not others or "pu_gat_plus" not in methods:
+        return None
+    return min(others, key=lambda method: np.mean(values[method, "nrmse"]))
+
+
+def _standing(values: dict[tuple[str, str], list[float]], nearest: str | None) -> str:
+    if nearest is None:
         return ""
-    nearest = min(others, key=lambda method: np.mean(values[method, "nrmse"]))
     leads = np.mean(values["pu_gat_plus", "nrmse"]) <= np.mean(values[nearest, "nrmse"])
     return f" {'Runner-up' if leads else 'Ahead of pu_gat_plus'} by NRMSE: {nearest}."
+
+
+def _by_fold(rows: list[dict], nearest: str | None) -> str:
+    """NRMSE of ours and of the nearest in each fold, the earliest first; days may differ much."""
+    folds = sorted({row["fold"] for row in rows if row["metric"] == "nrmse"} - {"all"})
+    if nearest is None or not folds:
+        return ""
+    told = []
+    for method in ("pu_gat_plus", nearest):
+        each = [{"method": method, "metric": "nrmse", "fold": fold}.items() for fold in folds]
+        means = [np.mean([float(row["value"]) for row in rows if one <= row.items()]) for one in each]
+        told.append(f"{method} " + " / ".join(f"{mean:.3f}" for mean in means))
+    return f" NRMSE fold by fold: {', '.join(told)}."
 
 
 def _jointly(rows: list[dict]) -> str:

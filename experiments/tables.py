@@ -9,10 +9,11 @@ A cell of ours that was not run is empty; a paper cell that cannot be true carri
 import argparse
 from pathlib import Path
 
-from experiments import headline, ours, paper, readme_tables
+from experiments import headline, ours, overview_tables, paper, readme_tables
 
 BLOCKS = {
     "headline": lambda folder: headline.render(ours.load(folder)),
+    "overview": overview_tables.render,
     "results": readme_tables.render,
 }  # what stands between `<!-- name: start -->` and `<!-- name: end -->`
 ALL = "all"
@@ -23,7 +24,7 @@ ON_THE_ROAD = (
 )  # driven by the synthetic city's demand unless run on another
 
 
-def paper_table(name: str, book: ours.Book, dataset: str = "tdrive") -> str:
+def paper_table(name: str, book: ours.Book, dataset: str = "tdrive", variant: str = "") -> str:
     """One table of the paper as markdown, beside what the results rows say."""
     table = paper.TABLES[name]
     dataset = "synthetic" if name in ON_THE_ROAD and (dataset, "control") not in book else dataset
@@ -32,7 +33,7 @@ def paper_table(name: str, book: ours.Book, dataset: str = "tdrive") -> str:
     for row in [*table.rows, *ours.others(name, book, dataset)]:
         cells = []
         for column in columns:
-            asked = ours.query(name, row, column, dataset)
+            asked = ours.query(name, row, column, dataset, variant)
             found = ours.answer(asked, book)
             used |= {(asked.dataset, asked.stage)} if found else set()
             cells += [paper_cell(name, row, column) if row in table.rows else "", our_cell(found)]
@@ -105,13 +106,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--dataset", default="tdrive", help="whose rows stand beside the paper's T-Drive")
+    parser.add_argument(
+        "--variant", help="of the paper's cities, in tables that name them: twin for results/<city>-twin"
+    )
     parser.add_argument("--table", choices=(*paper.TABLES, ALL), help="a table of the paper")
     parser.add_argument("--write", type=Path, nargs="+", help="pages with markers")
     args = parser.parse_args()
     if args.table:
         names = paper.TABLES if args.table == ALL else (args.table,)
         book = ours.load(args.results)
-        print("\n".join(paper_table(name, book, args.dataset) for name in names))
+        variant = f"-{args.variant}" if args.variant else ""
+        print("\n".join(paper_table(name, book, args.dataset, variant) for name in names))
     elif args.write:
         for page in args.write:
             write(page, args.results)

@@ -5,6 +5,7 @@ Implements the optimiser settings of the paper's appendix "Training Details"; th
 
 import dataclasses
 import hashlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,6 +78,7 @@ class FitResult(NamedTuple):
     epochs: Array  # [S] int32 epochs run
     train_history: Array  # [S, epochs] NaN after stopping
     val_history: Array  # [S, epochs]
+    epoch_seconds: Array  # [S] each seed's share of a typical epoch after the first; NaN if fewer than two were run
 
 
 def train(
@@ -101,7 +103,7 @@ def train(
     chex.assert_rank(keys, 1)
     optimiser = _optimiser(cfg)
     start, run_epoch = _compiled(init_fn, loss_fn, eval_fn, optimiser, cfg)
-    manager = _open(checkpoint_dir)
+    manager, seconds = _open(checkpoint_dir), []
     fingerprint = _fingerprint(keys, data, cfg) if manager is not None else ""
     state = start(keys, data) if manager is None or manager.latest_step() is None else None
     if state is None:
@@ -109,14 +111,17 @@ def train(
     with _progress_bar(progress) as bar:
         task = bar.add_task("fit", total=cfg.epochs, note="")
         while not bool(state.done.all()):
+            began = time.perf_counter()
             state = run_epoch(keys, state, data)
             epoch = int(state.epoch.max())
+            seconds.append(time.perf_counter() - began)
             bar.update(task, completed=epoch, note=_note(state))
             if manager is not None and (epoch % cfg.checkpoint_every == 0 or bool(state.done.all())):
                 _save(manager, epoch, state, fingerprint)
     if manager is not None:
         manager.close()
-    return FitResult(state.best_params, state.best_loss, state.epoch, state.train_loss, state.val_loss)
+    shares = jnp.full(len(keys), np.median(seconds[1:] or [np.nan]) / len(keys))  # the first epoch is compiled
+    return FitResult(state.best_params, state.best_loss, state.epoch, state.train_loss, state.val_loss, shares)
 
 
 def _optimiser(cfg: TrainConfig) -> optax.GradientTransformation:

@@ -24,7 +24,15 @@ def run(tmp_path_factory):
     return out, args, detect_stage.detect(args, out, QUIET)
 
 
-RIVALS = ["pca", "isolation_forest:counts", "usad", "student_t_fitted", "flow_all_leads", "flow_quantile"]
+RIVALS = [
+    "pca",
+    "isolation_forest:counts",
+    "usad",
+    "student_t_fitted",
+    "flow_all_leads",
+    "flow_clipped",
+    "flow_quantile",
+]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +49,7 @@ def test_rivals_are_set_beside_us_and_our_own_rows_stay_as_they_were(run, compar
     expected = {
         *RIVALS,
         *(f"{name}+conformal_by" for name in RIVALS if name != "flow_quantile"),
-        *(f"{name}+by" for name in ("student_t_fitted", "flow_all_leads", "flow_quantile")),
+        *(f"{name}+by" for name in ("student_t_fitted", "flow_all_leads", "flow_clipped", "flow_quantile")),
     }
     assert {row["method"] for row in rows} == expected | {"crfn_by"}
 
@@ -51,11 +59,12 @@ def test_every_rival_has_the_same_metrics_as_we_have(compared):
     quality = {"fdr_step", "fdr_given_rejection", "fdr_pooled", "precision", "recall", "f1"}
     for name in RIVALS:
         mine = [row for row in rows if row["method"] == name]
-        assert {row["metric"] for row in mine} == quality | {"average_precision", "vus_pr"}
+        assert {row["metric"] for row in mine} == quality | {"average_precision", "vus_pr", "f1_minus_ours"}
         levels = {row["level"] for row in mine if row["metric"] == "recall"}
         assert levels == ({None} if name.split(":")[0] in ours.OWN_THRESHOLD else set(decisions.LEVELS))
         for row in mine:
-            assert row["value"] == "nan" or 0.0 <= row["value"] <= 1.0
+            least = -1.0 if row["metric"] == "f1_minus_ours" else 0.0
+            assert row["value"] == "nan" or least <= row["value"] <= 1.0
     assert {row["metric"] for row in rows if row["arm"] == "score"} == {"average_precision", "vus_pr"}
 
 

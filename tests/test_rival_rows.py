@@ -27,16 +27,25 @@ def test_a_rival_has_the_metrics_of_the_table_for_every_seed(rows):
 
 def test_a_rival_says_how_large_it_is_and_how_long_an_epoch_takes(rows):
     found = {row["metric"]: row["value"] for row in rows}
-    # 9 cells, 96 steps a day, 12 steps of 3 features and the time of day, 2 x 4 outputs:
-    # identities 32 (9 + 96 + 7) = 3,584; window 48 x 32 + 32 = 1,568; blocks 99,072; output 128 x 8 + 8 = 1,032.
-    assert found["parameters"] == 3_584 + 1_568 + 99_072 + 1_032
+    # 9 cells, 96 steps a day, 12 steps of 3 features and the time of day, 2 x 4 outputs, no weekdays since there are
+    # fewer than seven: identities 32 (9 + 96) = 3,360; window 48 x 32 + 32 = 1,568; six layers 96 x 96 + 96, together
+    # 55,872; output 96 x 8 + 8 = 776.
+    assert found["parameters"] == 3_360 + 1_568 + 55_872 + 776
     assert 0.0 < found["seconds_per_epoch"] < found["fit_seconds"]
+
+
+@pytest.mark.parametrize(("windows", "epochs"), [(100, 60), (259, 38), (980, 10), (2900, 8), (10, 60)])
+def test_a_rival_trains_for_so_many_steps_within_a_limit_of_epochs_and_never_fewer_than_ours(windows, epochs):
+    # 600 steps of 16 windows: 600 x 16 / 259 = 37.1 passes, at most 60 and at least the 8 of PU-GAT+.
+    cfg = configs.PRESETS["default"]
+    assert forecasting.training_of("stid", cfg, windows).epochs == epochs
+    assert forecasting.training_of("pu_gat_plus:mse", cfg, windows) == cfg.training
 
 
 def test_rivals_run_only_if_named():
     assert not set(forecasting.RIVALS) & set(forecasting.DEFAULT_METHODS)
     assert set(forecasting.RIVALS) <= set(forecasting.METHODS)
-    assert all(name in options.METHODS_HELP for name in forecasting.RIVALS)
+    assert all(name.removesuffix(forecasting.RELATIVE) in options.METHODS_HELP for name in forecasting.RIVALS)
 
 
 def test_every_rival_is_a_front_door():
@@ -58,3 +67,30 @@ def test_the_joint_sets_of_staci_are_judged_as_sets(tmp_path):
     cfg, steps = configs.PRESETS["smoke"].conformal, len(loader.load(tmp_path / "data").origins("test"))
     assert coverage >= 0.9 - (0.9 + 4 * cfg.step_size) / (cfg.step_size * steps) - 4 / steps
     assert coverage > 0.5
+
+
+def test_staci_takes_over_the_forecaster_that_agcrn_trained(tmp_path):
+    write_small_city(tmp_path / "data")
+    args = options.parser().parse_args(["--preset", "smoke", "--methods", "agcrn", "staci", "--seeds", "1"])
+    rows = results.read_rows(forecast_stage.forecast(args, tmp_path, Console(quiet=True)))
+    trained = {row["method"] for row in rows if row["metric"] == "seconds_per_epoch"}
+    assert trained == {"agcrn"}
+    scores = [
+        [row["value"] for row in rows if (row["method"], row["metric"], row["fold"]) == (method, "nrmse", "all")]
+        for method in ("agcrn", "staci")
+    ]
+    assert scores[0] == scores[1]
+
+
+def test_an_ensemble_of_ours_is_five_times_as_large_and_trained_as_ours(tmp_path):
+    write_small_city(tmp_path / "data")
+    args = options.parser().parse_args(
+        ["--preset", "smoke", "--methods", "pu_gat_plus", "pu_gat_ensemble", "--seeds", "2"]
+    )
+    rows = results.read_rows(forecast_stage.forecast(args, tmp_path, Console(quiet=True)))
+    size = {row["method"]: row["value"] for row in rows if row["metric"] == "parameters"}
+    assert size["pu_gat_ensemble"] == 5 * size["pu_gat_plus"]
+    seeds = {
+        row["seed"]: row["value"] for row in rows if row["method"] == "pu_gat_ensemble" and row["metric"] == "crps"
+    }
+    assert set(seeds) == {0, 1} and seeds[0] != seeds[1]

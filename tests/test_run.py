@@ -61,6 +61,13 @@ def test_all_stages_run_in_order_whatever_order_they_are_named_in(command):
     assert command("--from", "detect")[2] == ["detect", "control", "report"]
 
 
+@pytest.mark.parametrize("dataset", ["manhattan", "sensors"])
+def test_cells_cannot_be_chosen_where_they_are_given(dataset):
+    args = options.parser().parse_args(["--dataset", dataset, "--cells", "64"])
+    with pytest.raises(DataError, match="has cells of its own, so leave it out"):
+        options.job_config(args)
+
+
 def test_every_stage_names_a_function_that_exists():
     for place in run.WORK.values():
         assert callable(run.load(place)), place
@@ -85,7 +92,7 @@ def test_each_stage_is_announced_and_timed_in_plain_lines(command, tmp_path):
     code, said, _ = command("--stage", "etl", "forecast")
     assert code == 0 and "etl, stage 1 of 2" in said and "forecast took" in said and "\x1b" not in said
     record = json.loads((tmp_path / "out" / plan.RECORD).read_text())
-    assert set(record["seconds"]) == {"etl", "forecast"} and "--stage" in record["command"]
+    assert set(record["seconds"]) == {"etl", "forecast"} and "--stage" in record["commands"]["forecast"]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,9 @@ def cells(text: str, row: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
-@pytest.mark.parametrize(("page", "block"), [("README.md", "headline"), ("docs/results.md", "results")])
+@pytest.mark.parametrize(
+    ("page", "block"), [("README.md", "headline"), ("docs/results.md", "overview"), ("docs/results.md", "results")]
+)
 def test_the_readme_shows_exactly_what_the_results_rows_say(page, block):
     shown = tables.shown((ROOT / page).read_text(), block)
     assert shown.strip() == tables.BLOCKS[block](ROOT / "results").strip(), (
@@ -136,6 +138,15 @@ def test_an_ablation_downstream_keeps_the_forecasters_number_and_one_upstream_do
     nrmse, f1 = 1, 5  # columns «NRMSE, ours» and «F1, ours»
     assert [cells(text, "w/o Lyapunov")[k] for k in (nrmse, f1)] == ["0.300", "0.600"]
     assert [cells(text, "w/o dual stream")[k] for k in (nrmse, f1)] == ["", ""]
+
+
+def test_the_twins_of_the_cities_stand_in_a_table_of_their_own(tmp_path):
+    for folder, value in (("porto", 1.5), ("porto-twin", 2.5)):
+        row = forecast_row("pu_gat_plus", "efficiency_h4", value)
+        results.write_rows(tmp_path / folder / "forecast.jsonl", [row | {"dataset": "porto"}])
+    porto = 5  # column «Porto, ours»
+    assert cells(tables.paper_table("cross_dataset", ours.load(tmp_path)), "PU-GAT+")[porto] == "1.500"
+    assert cells(tables.paper_table("cross_dataset", ours.load(tmp_path), variant="-twin"), "PU-GAT+")[porto] == "2.500"
 
 
 def test_gamma_is_summarised_over_heads_seeds_and_streams(tmp_path):

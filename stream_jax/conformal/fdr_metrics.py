@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from stream_jax.conformal.bootstrap import resampled_totals
+from stream_jax.conformal.bootstrap import BootstrapInterval, paired_difference, resampled_totals
 
 
 class StepCounts(NamedTuple):
@@ -88,6 +88,14 @@ def bootstrap_metrics(
     return MetricsBootstrap(*(DetectionMetrics(*summary) for summary in summaries))
 
 
+def paired_f1(
+    key: Array, counts: StepCounts, other: StepCounts, *, block_steps: int = 10, num_replicates: int = 1000
+) -> BootstrapInterval:
+    """F1 of the first minus F1 of the second detector over the same T steps, drawn together."""
+    chex.assert_rank([*counts, *other], 1)
+    return paired_difference(key, _step_sums(counts), _step_sums(other), _f1_of_totals, block_steps, num_replicates)
+
+
 def average_precision(scores: Array, is_anomaly: Array, *, tested: Array | None = None) -> Array:
     """Area under the precision-recall curve by steps (no interpolation); larger scores are more anomalous.
 
@@ -123,6 +131,10 @@ def _step_sums(counts: StepCounts) -> Array:
     proportion = false_rejections / jnp.maximum(rejections, 1.0)
     columns = (jnp.ones_like(rejections), proportion, rejections > 0.0, rejections, false_rejections, anomalies)
     return jnp.stack(columns, axis=1)
+
+
+def _f1_of_totals(totals: Array) -> Array:
+    return _metrics_of_totals(totals).f1
 
 
 def _metrics_of_totals(totals: Array) -> DetectionMetrics:

@@ -4,11 +4,11 @@ Section 4.2, Eq. (context), with two changes. The paper's query is the very resi
 Jacobian at a fixed context is then not the true one and the "density" need not integrate to 1. Ours is the cell's
 embedding, the clock, the forecast's spread and the cell's previous residual. The paper's keys are the neighbours'
 residuals of the same step, which makes a normal cell look anomalous beside an anomaly; ours are from the step before,
-and clipped.
+and none beyond a limit of one standard deviation: an anomaly that lasts would explain itself away.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -30,12 +30,17 @@ class ContextConfig:
     heads: int = 2
     layers: int = 1  # of the causal transformer
     embedding: int = 2  # numbers learned per cell
-    clip: float = 1.0  # residuals enter a context within +-clip; at 3 an anomaly that lasts explains itself away
+    clip: float = 1.0  # residuals enter a context within +-clip
+    # A residual beyond it, by its root mean square, is no context, as if it had not been observed, or is shown as
+    # +-clip; shown so, an anomaly that lasts explains itself away (detector `flow_clipped` of the detect stage).
+    beyond: Literal["left_out", "clipped"] = "left_out"
     contemporaneous: bool = False  # also neighbours' residuals of the same step, as in the paper: contaminates them
 
     def __post_init__(self) -> None:
         if min(self.lags, self.heads, self.layers, self.embedding) < 1 or self.clip <= 0.0:
             raise ValueError("lags, heads, layers and embedding must be at least 1 and clip positive")
+        if self.beyond not in ("left_out", "clipped"):
+            raise ValueError(f"beyond must be left_out or clipped, not {self.beyond!r}")
         if self.features % (2 * self.heads):
             raise ValueError(f"features {self.features} must be a multiple of twice the {self.heads} heads")
 
@@ -100,12 +105,12 @@ class ContextEncoder(nn.Module):
     @nn.compact
     def __call__(self, step: FlowStep) -> Array:
         """Returns: [N, features]; row i does not depend on z of cell i at this step, nor on anything later."""
-        past = _tokens(step.past, step.past_observed, self.cfg.clip)  # [lags, N, D + 1]
-        num_nodes = past.shape[1]
+        past = _tokens(step.past, step.past_observed, self.cfg)  # [lags, N, D + 1]
+        num_nodes, heard = past.shape[1], past[..., -1] > 0.0  # [lags, N]
         cell = self.param("cell", nn.initializers.normal(0.1), (num_nodes, self.cfg.embedding))
-        count = jnp.maximum(step.past_observed.sum(0), 1)[:, None]
+        count = jnp.maximum(heard.sum(0), 1)[:, None]
         level = past[..., :-1].sum(0) / count  # [N, D] mean over the lags
-        seen = jnp.maximum(step.past_observed[-1].sum(), 1)
+        seen = jnp.maximum(heard[-1].sum(), 1)
         city = past[-1, :, :-1].sum(0) / seen  # [D] what all cells had in common one step ago
         common = jnp.broadcast_to(jnp.concatenate([step.clock, city]), (num_nodes, 4 + city.shape[0]))
         # How coarse a count is here: the residuals of a quiet cell are few, far apart and skew.
@@ -113,9 +118,9 @@ class ContextEncoder(nn.Module):
         query = jnp.concatenate([cell, common, coarse, past[-1]], axis=-1)
         message = jnp.concatenate([cell, level, past[-1]], axis=-1)
         if self.cfg.contemporaneous:
-            message = jnp.concatenate([message, _tokens(step.z, step.observed, self.cfg.clip)], axis=-1)
+            message = jnp.concatenate([message, _tokens(step.z, step.observed, self.cfg)], axis=-1)
         spatial = _CrossAttention(self.cfg, name="neighbours")(query, message, step.neighbours)
-        temporal = _CausalTransformer(self.cfg, name="past")(past.swapaxes(0, 1), step.past_observed.T)
+        temporal = _CausalTransformer(self.cfg, name="past")(past.swapaxes(0, 1), heard.T)
         return jnp.concatenate([spatial, temporal], axis=-1)
 
 
@@ -168,8 +173,10 @@ class _CausalTransformer(nn.Module):
         return hidden[:, -1]
 
 
-def _tokens(residual: Array, observed: Array, clip: float) -> Array:
-    """Clipped residuals [..., D], 0 where not observed, with a last number that is 1 where they were."""
+def _tokens(residual: Array, observed: Array, cfg: ContextConfig) -> Array:
+    """Residuals [..., D] within the clip, 0 where they are no context, with a last number that is 1 where they are."""
+    if cfg.beyond == "left_out":
+        observed = observed & (jnp.square(residual).mean(-1) <= cfg.clip**2)
     seen = observed[..., None]
-    clipped = jnp.where(seen, jnp.clip(residual, -clip, clip), 0.0)
+    clipped = jnp.where(seen, jnp.clip(residual, -cfg.clip, cfg.clip), 0.0)
     return jnp.concatenate([clipped, seen.astype(residual.dtype)], axis=-1)

@@ -40,10 +40,10 @@ def test_the_learned_graph_joins_cells_with_like_numbers():
 
 def test_a_closed_gate_keeps_the_state_and_an_open_one_replaces_it():
     # Gates of +-20 are 1 and 0 up to 1e-8; the candidate is tanh of the update's bias, 0.5.
-    state, seen = jnp.full((1, 2, 1), 0.3), jnp.zeros((1, 2, 1))
-    update = CellWeights(jnp.zeros((2, 1, 2, 1)), jnp.full((2, 1), 0.5))
+    state, seen = jnp.full((2, 1, 1), 0.3), jnp.zeros((2, 1, 1))
+    update = CellWeights(jnp.zeros((2, 2, 1)), jnp.full((2, 1, 1), 0.5))
     for keep, expected in ((20.0, 0.3), (-20.0, np.tanh(0.5))):
-        gate = CellWeights(jnp.zeros((2, 1, 2, 2)), jnp.tile(jnp.array([0.0, keep]), (2, 1)))
+        gate = CellWeights(jnp.zeros((2, 2, 2)), jnp.tile(jnp.array([0.0, keep]), (2, 1, 1)))
         np.testing.assert_allclose(agcrn.recur(state, seen, jnp.eye(2)[None], gate, update), expected, rtol=1e-5)
 
 

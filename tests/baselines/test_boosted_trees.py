@@ -16,12 +16,12 @@ KEYS = jax.random.split(jax.random.key(0), 2)
 
 @pytest.fixture(scope="module")
 def jumpy():
-    """Cell 1 rises by 20 after cell 0 stood above 50 and falls by 20 otherwise; noise of 2 in cells 1 and 2."""
+    """Cell 1 rises by 20 after cell 0 stood above 50 and falls by 20 otherwise; noise of 2 in cells 1 to 14."""
     pytest.importorskip("catboost")
     rng = np.random.default_rng(0)
-    flow = tiny_tasks.noise(3)
+    flow = tiny_tasks.noise(15)
     flow[1:, 1] = 50.0 + np.where(flow[:-1, 0] > 50.0, 20.0, -20.0) + 2.0 * rng.normal(size=599)
-    flow[:, 2] = 50.0 + 2.0 * rng.normal(size=600)
+    flow[:, 2:] = 50.0 + 2.0 * rng.normal(size=(600, 13))
     data = tiny_tasks.recording(flow, [(0, 1)])
     return data, boosted_trees.fit(KEYS, data, SMALL)
 
@@ -29,8 +29,18 @@ def jumpy():
 def test_it_learns_a_jump_that_a_neighbour_foretells(jumpy):
     data, params = jumpy
     forecast = boosted_trees.predict(params, data, tiny_tasks.TEST, SMALL)
-    assert forecast.mean.shape == forecast.sigma.shape == (2, len(tiny_tasks.TEST), 1, 3)
+    assert forecast.mean.shape == forecast.sigma.shape == (2, len(tiny_tasks.TEST), 1, 15)
     assert tiny_tasks.error(forecast.mean, data, np.array([1])) < 10.0  # without the neighbour 20
+
+
+def test_it_follows_a_level_that_training_never_saw():
+    # 50 +- 2 until the test part and 150 +- 2 in it: trees that corrected the profile alone would stay near 50.
+    pytest.importorskip("catboost")
+    flow = 50.0 + 2.0 * np.random.default_rng(0).normal(size=(600, 2))
+    flow[510:] += 100.0
+    data = tiny_tasks.recording(flow)
+    forecast = boosted_trees.predict(boosted_trees.fit(KEYS[:1], data, SMALL), data, tiny_tasks.TEST, SMALL)
+    assert tiny_tasks.error(forecast.mean, data, np.arange(2)) < 20.0
 
 
 def test_sigma_tells_noisy_cells_from_quiet_ones(jumpy):

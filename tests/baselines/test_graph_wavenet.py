@@ -55,9 +55,9 @@ def test_its_newest_output_sees_thirteen_steps():
 def test_diffusion_moves_features_along_the_edges_one_step_a_power():
     # 0 -> 1 -> 2: what is at 0 comes to 1 after one step and to 2 after two.
     support = jnp.array([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
-    nodes = jnp.array([5.0, 0.0, 0.0]).reshape(1, 1, 3, 1)
+    nodes = jnp.array([5.0, 0.0, 0.0]).reshape(3, 1, 1, 1)
     np.testing.assert_array_equal(
-        graph_wavenet.diffuse(nodes, (support,), 2)[0, 0], [[5.0, 0.0, 0.0], [0.0, 5.0, 0.0], [0.0, 0.0, 5.0]]
+        graph_wavenet.diffuse(nodes, (support,), 2)[:, 0, 0], [[5.0, 0.0, 0.0], [0.0, 5.0, 0.0], [0.0, 0.0, 5.0]]
     )
 
 

@@ -20,6 +20,7 @@ TINY = {"embedding": 4, "cell": 4, "time_of_day": 4, "day_of_week": 4, "layers":
 ONCE = TrainConfig(learning_rate=1e-2, batch=64, epochs=1, patience=1)
 METHODS = {
     "stid": (stid, StidConfig(**SIZES, **TINY)),
+    "stid:relative": (stid, StidConfig(**SIZES, **TINY, relative=True)),
     "graph_wavenet": (graph_wavenet, GraphWaveNetConfig(**SIZES, blocks=1, layers=1, channels=4, skip=4, end=4)),
 }
 
@@ -61,6 +62,17 @@ def test_scales_come_from_the_training_part_alone():
     np.testing.assert_allclose(scale.change, 2.0, rtol=1e-2)
 
 
+@pytest.mark.parametrize(("relative", "low", "high"), [(True, 0.0, 25.0), (False, 50.0, 120.0)])
+def test_forecasts_relative_to_the_window_follow_a_level_that_training_never_saw(relative, low, high):
+    # Flows of 50 +- 10 until the test part, of 150 +- 10 in it. The mean of the last two is off by 10 sqrt(1 + 1 / 2)
+    # on average; a network that knows 50 alone is off by up to 100.
+    flow = tiny_tasks.noise(3)
+    flow[510:] += 100.0
+    data, cfg = tiny_tasks.recording(flow), StidConfig(**SIZES, **TINY, relative=relative)
+    params = stid.fit(KEYS[:1], data, cfg, TrainConfig(learning_rate=1e-2, batch=64, epochs=12, patience=12))
+    assert low < tiny_tasks.error(stid.predict(params, data, tiny_tasks.TEST, cfg).mean, data, np.arange(3)) < high
+
+
 def test_pinball_losses_are_least_at_the_quantiles():
     # A standard normal's ends at 5 % and 95 % are +-1.645, which sigma 1 gives; 20,000 draws, grid of 5 %.
     draws = jax.random.normal(KEYS[0], (20_000,))
@@ -86,7 +98,7 @@ def test_an_ensemble_is_the_mixture_of_members_that_differ():
     cfg = DeepEnsembleConfig(**SIZES, blocks=1, layers=1, channels=4, skip=4, end=4, members=2)
     data = tiny_tasks.recording(tiny_tasks.noise(3))
     params = deep_ensemble.fit(KEYS[0], data, cfg, ONCE)
-    members = graph_wavenet.predict(params, data, tiny_tasks.TEST, cfg)
+    members = graph_wavenet.predict(params.members, data, tiny_tasks.TEST, cfg)
     forecast = deep_ensemble.predict(params, data, tiny_tasks.TEST, cfg)
     np.testing.assert_allclose(forecast.mean, members.mean.mean(axis=0), rtol=1e-5)
     assert np.abs(members.mean[0] - members.mean[1]).max() > 1e-3

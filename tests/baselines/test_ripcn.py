@@ -56,7 +56,7 @@ def test_impedance_grows_with_load_and_variation():
 def test_flow_is_pushed_from_hard_to_easy_roads():
     # 0 -> 1 -> 2 with impedances 3, 1, 2: cell 1 gets 5 from 0, times 3 - 1; cell 2 gets 7 from 1, times 1 - 2.
     roads = road_impedance.read_roads(tiny_tasks.recording(np.ones((600, 3)), [(0, 1), (1, 2)]), SMALL)
-    nodes, hard = jnp.array([5.0, 7.0, 9.0]).reshape(1, 1, 3, 1), jnp.array([3.0, 1.0, 2.0]).reshape(1, 1, 3)
+    nodes, hard = jnp.array([5.0, 7.0, 9.0]).reshape(3, 1, 1, 1), jnp.array([3.0, 1.0, 2.0]).reshape(3, 1, 1)
     around, pushed = road_impedance.gather(nodes, hard, roads.along)
     np.testing.assert_allclose(around.ravel(), [0.0, 5.0, 7.0])
     np.testing.assert_allclose(pushed.ravel(), [0.0, 10.0, -7.0])

@@ -13,6 +13,7 @@ from stream_jax.conformal.fdr_metrics import (
     count_steps,
     detection_metrics,
     false_discovery_proportion,
+    paired_f1,
     recall_by_kind,
 )
 
@@ -89,3 +90,23 @@ def test_recall_by_kind_counts_each_kind_alone():
     kind = jnp.array([[1, 1, 2, 0], [2, 2, 0, 0]])
     rejected = jnp.array([[1, 0, 1, 1], [1, 1, 0, 0]], bool)
     np.testing.assert_allclose(recall_by_kind(rejected, kind, 3), [0.5, 1.0, np.nan])
+
+
+def test_two_detectors_are_compared_on_the_same_blocks_of_steps():
+    # One anomaly a step; both detectors find it in every second block of ten steps only, and the second adds a false
+    # alarm in the first half of the recording. F1 is 2 * 100 / (100 + 200) = 2 / 3 and 2 * 100 / (200 + 200) = 1 / 2.
+    steps = jnp.arange(200)
+    found, anomalies = (steps // 10) % 2, jnp.ones(200, int)
+    clean = StepCounts(found, jnp.zeros(200, int), anomalies)
+    noisy = StepCounts(found + (steps < 100), (steps < 100).astype(int), anomalies)
+    key = jax.random.key(0)
+    same = paired_f1(key, clean, clean)
+    assert float(same.estimate) == float(same.lower) == float(same.upper) == 0.0
+    paired = paired_f1(key, noisy, clean)
+    np.testing.assert_allclose(paired.estimate, 1 / 2 - 2 / 3, rtol=1e-5)
+    np.testing.assert_allclose(paired_f1(key, clean, noisy).estimate, 2 / 3 - 1 / 2, rtol=1e-5)
+    # Both find less where few lucky blocks are drawn. Drawn apart, their differences would spread by the root of both
+    # variances; drawn together, what they share cancels.
+    alone = [bootstrap_metrics(jax.random.key(k), one) for k, one in enumerate((clean, noisy))]
+    width = [float(one.upper.f1 - one.lower.f1) for one in alone]
+    assert float(paired.upper - paired.lower) < 0.7 * np.hypot(*width)

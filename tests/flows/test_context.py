@@ -1,4 +1,4 @@
-"""A context reads the past, clipped, and nothing of the value that it is used to judge."""
+"""A context reads the past as far as it looks normal, and nothing of the value that it is used to judge."""
 
 import dataclasses
 import functools
@@ -12,6 +12,7 @@ from stream_jax.flows.context import ContextConfig, ContextEncoder, FlowData, Ne
 from stream_jax.types import RoadGraph
 
 CFG = ContextConfig(features=8, lags=3, heads=2, layers=2, embedding=2, clip=3.0)
+CLIPPED = dataclasses.replace(CFG, beyond="clipped")
 STEPS, NODES, DIM = 7, 5, 2
 ROW = 4
 # Node 4 has a self-loop only; 0 - 1 - 2 - 3 is a path.
@@ -68,11 +69,21 @@ def test_contemporaneous_context_reads_neighbours_now_but_never_the_cell_itself(
 
 
 @pytest.mark.parametrize("contemporaneous", [False, True])
-def test_residuals_enter_a_context_clipped(contemporaneous):
-    context, data = encoder(dataclasses.replace(CFG, contemporaneous=contemporaneous)), recording()
+def test_residuals_beyond_the_limit_can_enter_a_context_clipped(contemporaneous):
+    context, data = encoder(dataclasses.replace(CLIPPED, contemporaneous=contemporaneous)), recording()
     at_limit, beyond = (data._replace(z=data.z.at[:, 2].set(value)) for value in (3.0, 80.0))
     np.testing.assert_array_equal(context(at_limit), context(beyond))
     assert float(jnp.abs(context(at_limit) - context(data)).max()) > 1e-3
+
+
+@pytest.mark.parametrize("contemporaneous", [False, True])
+def test_what_looks_anomalous_is_no_context_as_if_it_had_not_been_observed(contemporaneous):
+    context, data = encoder(dataclasses.replace(CFG, contemporaneous=contemporaneous)), recording()
+    # One of two coordinates at 4.5, a root mean square above 3, in the past and, for neighbours, at the step itself.
+    odd = data._replace(z=data.z.at[ROW - 2 : ROW + 1, 2, 0].set(4.5))
+    missing = data._replace(observed=data.observed.at[ROW - 2 : ROW + 1, 2].set(False))
+    np.testing.assert_array_equal(context(odd), context(missing))
+    assert float(jnp.abs(context(odd) - context(data)).max()) > 1e-3
 
 
 def test_the_forecasts_own_spread_reaches_the_context_of_its_cell_alone():

@@ -34,8 +34,8 @@ DEFAULT = AgcrnConfig()
 class CellWeights(NamedTuple):
     """A graph convolution with weights of their own for every cell."""
 
-    kernel: Array  # [N, K, in, out]
-    bias: Array  # [N, out]
+    kernel: Array  # [N, K in, out]
+    bias: Array  # [N, 1, out]
 
 
 class Agcrn(nn.Module):
@@ -50,7 +50,8 @@ class Agcrn(nn.Module):
         cfg = self.cfg
         cells = self.param("cells", nn.initializers.glorot_uniform(), (inputs.shape[2], cfg.embedding))
         supports = chebyshev(learned_adjacency(cells), cfg.supports)
-        sequence = jnp.moveaxis(inputs, 1, 0)  # [T, B, N, C]
+        # Cells before windows: a product with each cell's own weights is then one product a cell, and nothing is moved.
+        sequence = jnp.transpose(inputs, (1, 2, 0, 3))  # [T, N, B, C]
         for layer in range(cfg.layers):
             width = sequence.shape[-1] + cfg.hidden
             gate = self._weights(f"gate_{layer}", cells, width, 2 * cfg.hidden)
@@ -62,14 +63,15 @@ class Agcrn(nn.Module):
 
             start = jnp.zeros((*sequence.shape[1:3], cfg.hidden))
             newest, sequence = jax.lax.scan(step, start, sequence)
-        return nn.Dense(self.outputs)(newest)
+        return jnp.moveaxis(nn.Dense(self.outputs)(newest), 0, 1)
 
     def _weights(self, name: str, cells: Array, width: int, outputs: int) -> CellWeights:
         """Eq. (6): each cell's weights are a mixture of `embedding` shared ones by the cell's numbers."""
         size = (self.cfg.embedding, self.cfg.supports, width, outputs)
         kernel = self.param(f"{name}_kernel", nn.initializers.glorot_uniform(batch_axis=(0, 1)), size)
         bias = self.param(f"{name}_bias", nn.initializers.zeros, (self.cfg.embedding, outputs))
-        return CellWeights(jnp.einsum("nd,dkio->nkio", cells, kernel), cells @ bias)
+        mixed = cells @ kernel.reshape(self.cfg.embedding, -1)
+        return CellWeights(mixed.reshape(cells.shape[0], -1, outputs), (cells @ bias)[:, None])
 
 
 fit, fit_with_history, predict = neural.front_doors(Agcrn, DEFAULT)
@@ -89,7 +91,7 @@ def chebyshev(matrix: Array, terms: int) -> Array:
 
 
 def recur(state: Array, seen: Array, supports: Array, gate: CellWeights, update: CellWeights) -> Array:
-    """One step of the gated recurrent unit with graph convolutions for its matrix products; state [B, N, hidden]."""
+    """One step of the gated recurrent unit with graph convolutions for its matrix products; state [N, B, hidden]."""
     gates = nn.sigmoid(convolve(jnp.concatenate([seen, state], axis=-1), supports, gate))
     reset, keep = jnp.split(gates, 2, axis=-1)
     candidate = jnp.tanh(convolve(jnp.concatenate([seen, reset * state], axis=-1), supports, update))
@@ -97,6 +99,6 @@ def recur(state: Array, seen: Array, supports: Array, gate: CellWeights, update:
 
 
 def convolve(nodes: Array, supports: Array, weights: CellWeights) -> Array:
-    """sum_k T_k x W_nk + b_n: [B, N, in] to [B, N, out]."""
-    gathered = jnp.einsum("knm,bmi->bnki", supports, nodes)
-    return jnp.einsum("bnki,nkio->bno", gathered, weights.kernel) + weights.bias
+    """sum_k T_k x W_nk + b_n: [N, B, in] to [N, B, out]; T_0 is the identity and multiplies nothing."""
+    gathered = [nodes, *(jnp.einsum("nm,mbi->nbi", support, nodes) for support in supports[1:])]
+    return jnp.einsum("nbi,nio->nbo", jnp.concatenate(gathered, axis=-1), weights.kernel) + weights.bias

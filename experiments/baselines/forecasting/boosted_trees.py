@@ -3,9 +3,10 @@
 Prokhorenkova, Gusev, Vorobev, Dorogush, Gulin, "CatBoost: unbiased boosting with categorical features", NeurIPS 2018,
 with its loss RMSEWithUncertainty, which fits a mean and a variance. The paper that we follow does not say what its
 CatBoost is shown; here it is what the linear autoregression knows: a cell's flows, its neighbours' flows, the causal
-profile, the calendar and the cell itself. Trees cannot extrapolate, so they correct the profile. Tuning budget: the
-number of trees, chosen on the validation origins; depth and learning rate are the package's. A seed's trees differ by
-the random seed of the package. Needs the package catboost (extra `rivals`).
+profile, the calendar and the cell itself. Trees cannot extrapolate, so they correct the profile times the city's
+present level: correcting the profile alone, they were lost on days with a level that training never saw. Tuning
+budget: the number of trees, chosen on the validation origins; depth and learning rate are the package's. A seed's trees
+differ by the random seed of the package. Needs the package catboost (extra `rivals`).
 """
 
 import dataclasses
@@ -49,6 +50,7 @@ class BoostedTreesConfig(WindowConfig):
     depth: int = 6  # the package's default
     reach: int = 4  # slots to each side over which the profile is smoothed
     neighbour_steps: int = 4  # newest steps of the neighbours' mean flow
+    prior_flow: float = 50.0  # vehicles at the usual level, added to a window before the city's level is taken
 
 
 DEFAULT = BoostedTreesConfig()
@@ -93,7 +95,7 @@ def fit_with_history(
 def predict(params: BoostedTreesParams, data: ForecastData, origins: Array, cfg: BoostedTreesConfig) -> Forecast:
     """Corrected profile, not below 0, and the trees' standard deviation: [S, W, H, N]."""
     profile = _profile(data, cfg)
-    usual = np.asarray(profile.mean)[_coming(origins, cfg)]  # [W, H, N]
+    usual = _expected(data, profile, origins, cfg)  # [W, H, N]
     rows = [_rows(data, profile, origins, h, cfg) for h in range(cfg.horizon)]
     found = np.array(
         [[model.predict(one) for model, one in zip(models, rows, strict=True)] for models in params.models]
@@ -121,6 +123,20 @@ def _profile(data: ForecastData, cfg: BoostedTreesConfig) -> Profile:
 
 def _coming(origins: Array, cfg: BoostedTreesConfig) -> np.ndarray:
     return np.asarray(origins)[:, None] + 1 + np.arange(cfg.horizon)
+
+
+def _level(data: ForecastData, profile: Profile, origins: Array, cfg: BoostedTreesConfig) -> np.ndarray:
+    """How the whole city's window compares with its profile: 1 as usual, [W]."""
+    flow, observed = (np.asarray(one) for one in flow_of(data.series))
+    known = observed * (np.asarray(profile.count) > 0)  # the first day has no profile to be compared with
+    past = np.asarray(origins)[:, None] - np.arange(cfg.history)  # [W, T]
+    seen, usual = ((one * known)[past].sum(axis=(1, 2)) for one in (flow, np.asarray(profile.mean)))
+    return (seen + cfg.prior_flow) / (usual + cfg.prior_flow)
+
+
+def _expected(data: ForecastData, profile: Profile, origins: Array, cfg: BoostedTreesConfig) -> np.ndarray:
+    """Profile times level, what the trees correct: [W, H, N]."""
+    return np.asarray(profile.mean)[_coming(origins, cfg)] * _level(data, profile, origins, cfg)[:, None, None]
 
 
 def _rows(data: ForecastData, profile: Profile, origins: Array, h: int, cfg: BoostedTreesConfig) -> np.ndarray:
@@ -157,9 +173,9 @@ def _neighbours_mean(data: ForecastData, values: np.ndarray) -> np.ndarray:
 
 
 def _pools(data: ForecastData, profile: Profile, origins: Array, cfg: BoostedTreesConfig) -> list[Any]:
-    """What each horizon's model learns from: the observed targets' distance from the profile."""
+    """What each horizon's model learns from: the observed targets' distance from the profile times the level."""
     target, mask = (np.asarray(one) for one in targets(data.series, origins, cfg.horizon))  # [W, H, N]
-    label = target - np.asarray(profile.mean)[_coming(origins, cfg)]
+    label = target - _expected(data, profile, origins, cfg)
     pools = []
     for h in range(cfg.horizon):
         kept = mask[:, h].ravel()

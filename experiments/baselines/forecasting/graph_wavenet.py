@@ -56,7 +56,9 @@ class GraphWaveNet(nn.Module):
         if cfg.adaptive:
             supports = (*supports, self._learned_adjacency(inputs.shape[2]))
         missing = max(cfg.receptive_field - inputs.shape[1], 0)
-        nodes = nn.Dense(cfg.channels)(jnp.pad(inputs, ((0, 0), (missing, 0), (0, 0), (0, 0))))
+        # Cells first, then time: a diffusion is one plain matrix product.
+        nodes = jnp.transpose(jnp.pad(inputs, ((0, 0), (missing, 0), (0, 0), (0, 0))), (2, 1, 0, 3))  # [N, T, B, C]
+        nodes = nn.Dense(cfg.channels)(nodes)
         skip = 0.0
         for layer in range(cfg.blocks * cfg.layers):
             dilation = 2 ** (layer % cfg.layers)
@@ -68,7 +70,7 @@ class GraphWaveNet(nn.Module):
             nodes = mixed + nodes[:, dilation:]
             fixed = not self.is_mutable_collection(neural.STATISTICS)
             nodes = nn.BatchNorm(use_running_average=fixed, momentum=0.0)(nodes)
-        return nn.Dense(self.outputs)(nn.relu(nn.Dense(cfg.end)(nn.relu(skip))))
+        return jnp.moveaxis(nn.Dense(self.outputs)(nn.relu(nn.Dense(cfg.end)(nn.relu(skip)))), 0, 1)
 
     def _learned_adjacency(self, num_nodes: int) -> Array:
         normal = nn.initializers.normal(1.0)
@@ -92,11 +94,11 @@ def learned_adjacency(source: Array, destination: Array) -> Array:
 
 
 def diffuse(nodes: Array, supports: tuple[Array, ...], order: int) -> Array:
-    """The features and what 1 .. order steps along each support bring, side by side: [B, T, N, C (1 + order S)]."""
+    """The features and what 1 .. order steps along each support bring, side by side: [N, ..., C (1 + order S)]."""
     parts = [nodes]
     for support in supports:
         moved = nodes
         for _ in range(order):
-            moved = jnp.einsum("btvc,vw->btwc", moved, support)
+            moved = jnp.einsum("vw,v...->w...", support, moved)
             parts.append(moved)
     return jnp.concatenate(parts, axis=-1)

@@ -7,11 +7,10 @@ Gaussian likelihood of what is left, as in PU-GAT+, and early stopping goes by C
 training part alone; an unobserved entry counts as the mean.
 """
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import flax.linen as nn
@@ -20,7 +19,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.stats import norm
 
-from experiments.baselines.forecasting.profile import EPS, TARGET, WindowConfig, targets
+from experiments.baselines.forecasting.neural_windows import NeuralConfig, Shared, inputs_at, labels_at, level_at
+from experiments.baselines.forecasting.profile import EPS, TARGET
 from experiments.baselines.forecasting.scale import Scale, fit_scale, z_scores
 from stream_jax.conformal.diagnostics import crps_gaussian
 from stream_jax.fit import Examples, FitResult, TrainConfig, train
@@ -33,33 +33,12 @@ STATISTICS = "batch_stats"
 DEFAULT_TRAINING = TrainConfig()
 
 
-@dataclasses.dataclass(frozen=True)
-class NeuralConfig(WindowConfig):
-    """Sizes of a window and how a network is fitted."""
-
-    calendar: bool = True  # show the network the time of day, a number in [0, 1) at each step
-    # "absolute" is the papers'; "quantile" makes mean and sigma the middle and the half width of an interval
-    loss: Literal["squared", "absolute", "quantile"] = "squared"
-    miscoverage: float = 0.1  # of that interval
-    sigma_min: float = 0.01  # in units of the cell's spread
-
-
 class NeuralParams(NamedTuple):
     """Everything predict needs besides the data; every leaf has a leading seed axis after a fit with several keys."""
 
     network: Any
     statistics: Any  # of normalisation layers; empty for networks without
     scale: Scale
-
-
-class Shared(NamedTuple):
-    """What every batch of a fit sees."""
-
-    values: Array  # [L, N, F] z-scores, 0 where not observed
-    series: TrafficSeries
-    scale: Scale
-    sample: Array  # [M] training origins at which normalisation statistics are measured
-    graph: Any  # whatever the network makes of the road graph
 
 
 class Head(NamedTuple):
@@ -157,7 +136,7 @@ def _fit(
     scale = fit_scale(data, cfg)
     sample = data.train[jnp.linspace(0, len(data.train) - 1, STATISTICS_WINDOWS).astype(int)]
     shared = Shared(z_scores(data.series, scale), data.series, scale, sample, graph)
-    shapes = jax.eval_shape(partial(_inputs, cfg=cfg), shared, data.train[:1])
+    shapes = jax.eval_shape(partial(inputs_at, cfg=cfg), shared, data.train[:1])
     result = train(
         keys,
         lambda key: network.init(key, *jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))["params"],
@@ -175,15 +154,17 @@ def _fit(
     return (params if key.ndim else jax.tree.map(lambda leaf: leaf[0], params)), result
 
 
-def _inputs(shared: Shared, origins: Array, cfg: NeuralConfig) -> tuple[Array, Array, Any]:
-    """What a network is called with at origins [B]; reads no value after them."""
-    past = origins[:, None] + jnp.arange(1 - cfg.history, 1)  # [B, T]
-    window = shared.values[past]  # [B, T, N, F]
-    if cfg.calendar:
-        time_of_day = (shared.series.slot[past] % cfg.steps_per_day) / cfg.steps_per_day
-        time_of_day = jnp.broadcast_to(time_of_day[..., None, None], (*window.shape[:3], 1))
-        window = jnp.concatenate([window, time_of_day], axis=-1)
-    return window, shared.series.slot[origins], shared.graph
+def _apply(variables: Any, shared: Shared, origins: Array, model: Model, key: Array | None = None) -> Array:
+    """What the network gives at origins [B]: [B, N, O], of which the first H are the mean in z-scores."""
+    network, _, cfg = model
+    inputs = inputs_at(shared, origins, cfg)
+    if key is None:
+        output = network.apply(variables, *inputs)
+    else:
+        output, _ = network.apply(variables, *inputs, rngs={"dropout": key}, mutable=[STATISTICS])
+    if cfg.relative:
+        output = output.at[..., : cfg.horizon].add(level_at(shared, origins, cfg)[..., None])
+    return output
 
 
 def _gaussian(output: Array, scale: Scale, cfg: NeuralConfig) -> tuple[Array, Array]:
@@ -195,20 +176,12 @@ def _gaussian(output: Array, scale: Scale, cfg: NeuralConfig) -> tuple[Array, Ar
 GAUSSIAN = Head(_gaussian)
 
 
-def _labels(shared: Shared, origins: Array, cfg: NeuralConfig) -> tuple[Array, Array]:
-    """Targets in z-scores and their mask, [B, H, N]."""
-    target, mask = targets(shared.series, origins, cfg.horizon)
-    return (target - shared.scale.mean[TARGET]) / shared.scale.std[TARGET], mask
-
-
 def _training_loss(key: Array, trained: Any, origins: Array, weight: Array, shared: Shared, model: Model) -> Array:
     """Error of the mean plus likelihood of sigma, or the pinball losses, over observed targets; plus any penalty."""
-    network, head, cfg = model
-    output, _ = network.apply(
-        {"params": trained}, *_inputs(shared, origins, cfg), rngs={"dropout": key}, mutable=[STATISTICS]
-    )
+    _, head, cfg = model
+    output = _apply({"params": trained}, shared, origins, model, key)
     mean, sigma = head.moments(output, shared.scale, cfg)
-    target, mask = _labels(shared, origins, cfg)
+    target, mask = labels_at(shared, origins, cfg)
     error = jnp.where(mask, target - mean, 0.0)
     if cfg.loss == "quantile":
         entry = pinball(error, sigma, cfg.miscoverage) / shared.scale.change
@@ -236,9 +209,9 @@ def _eval(trained: Any, origins: Array, shared: Shared, model: Model) -> Array:
     """What decides when to stop, [B]: the CRPS of each window in z-scores, or its pinball losses."""
     network, head, cfg = model
     statistics = _statistics(trained, shared, network, cfg)
-    output = network.apply({"params": trained, **statistics}, *_inputs(shared, origins, cfg))
+    output = _apply({"params": trained, **statistics}, shared, origins, model)
     mean, sigma = head.moments(output, shared.scale, cfg)
-    target, mask = _labels(shared, origins, cfg)
+    target, mask = labels_at(shared, origins, cfg)
     error = jnp.where(mask, target - mean, 0.0)
     if cfg.loss == "quantile":
         entry = pinball(error, sigma, cfg.miscoverage)
@@ -252,7 +225,7 @@ def _statistics(trained: Any, shared: Shared, network: nn.Module, cfg: NeuralCon
 
     Running averages would belong to weights of the past, and the weights that are kept may be averages themselves.
     """
-    inputs = _inputs(shared, shared.sample, cfg)
+    inputs = inputs_at(shared, shared.sample, cfg)
     return dict(network.apply({"params": trained}, *inputs, mutable=[STATISTICS])[1])
 
 
@@ -284,8 +257,7 @@ def _read_outputs(
     shared = Shared(z_scores(series, scale), series, scale, origins[:0], graph)
 
     def at_origin(variables: Any, origin: Array) -> Any:
-        output = model.network.apply(variables, *_inputs(shared, origin[None], model.cfg))
-        return read(output[0], scale, model)
+        return read(_apply(variables, shared, origin[None], model)[0], scale, model)
 
     def of_seed(weights: Any, statistics: Any) -> Any:
         at = partial(at_origin, {"params": weights, **statistics})

@@ -22,7 +22,7 @@ Assumed or different:
   makes a window with few labels or small errors rule the lengths.
 
 Tuning budget: none beyond PU-GAT+'s training settings, with which each seed is trained once, the epoch chosen on the
-validation origins; sizes are the repository's.
+validation origins; sizes are the repository's, at preset `default` with half of its widths.
 """
 
 import dataclasses
@@ -91,18 +91,21 @@ class Ripcn(nn.Module):
     def __call__(self, inputs: Array, slot: Array, roads: Roads) -> Array:
         """Args: inputs [B, T, N, C]. Returns [B, N, (3 + K) H]."""
         cfg, horizon = self.cfg, self.cfg.horizon
+        now = impedance(inputs[..., TARGET] * roads.unit[1] + roads.unit[0], roads, cfg)  # [B, T, N]
+        # Cells first, then time: what neighbours show is then one matrix product.
+        hard = jnp.transpose(ImpedanceEvolution(cfg)(now), (2, 1, 0))  # [N, T + H, B]
+        inputs = jnp.transpose(inputs, (2, 1, 0, 3))  # [N, T, B, C]
         flow = inputs[..., TARGET]
-        now = impedance(flow * roads.unit[1] + roads.unit[0], roads, cfg)  # [B, T, N]
-        hard = ImpedanceEvolution(cfg)(now)  # [B, T + H, N]
         nodes = nn.Dense(cfg.widths[0])(inputs)
         for _ in range(cfg.mean_blocks):
             nodes = Block(cfg, cfg.widths[0])(nodes, hard[:, : flow.shape[1]], roads)
-        by_cell = jnp.moveaxis(nodes, 1, 2)  # [B, N, T, width]
+        by_cell = jnp.moveaxis(nodes, 1, 2)  # [N, B, T, width]
         moments = nn.Dense(self.outputs)(by_cell.reshape(*by_cell.shape[:2], -1))
-        mean = jax.lax.stop_gradient(jnp.moveaxis(moments[..., :horizon], 2, 1))  # [B, H, N]
+        mean = jax.lax.stop_gradient(jnp.moveaxis(moments[..., :horizon], 2, 1))  # [N, H, B]
         history = [jnp.concatenate([flow, future], axis=1) for future in (jnp.zeros_like(mean), mean)]
         components = ComponentNetwork(cfg)(jnp.stack(history, axis=-1), hard, roads)
-        return jnp.concatenate([moments, components, jnp.moveaxis(hard[:, -horizon:], 1, 2)], axis=-1)
+        found = jnp.concatenate([moments, components, jnp.moveaxis(hard[:, -horizon:], 1, 2)], axis=-1)
+        return jnp.moveaxis(found, 0, 1)
 
 
 class ImpedanceEvolution(nn.Module):
@@ -124,7 +127,7 @@ class ImpedanceEvolution(nn.Module):
 
 
 class ComponentNetwork(nn.Module):
-    """History and mean [B, T + H, N, 2] to components [B, N, K H], not yet orthogonal."""
+    """History and mean [N, T + H, B, 2] to components [N, B, K H], not yet orthogonal."""
 
     cfg: RipcnConfig
 
@@ -145,7 +148,7 @@ class ComponentNetwork(nn.Module):
                 nodes = Block(cfg, narrower if block == cfg.blocks - 1 else width)(joined, hard, roads)
         for _ in range(3):
             nodes = nn.elu(_in_time(nodes, cfg.out_taps, first))
-        components = nn.Dense(cfg.components)(nodes[:, -cfg.horizon :])  # [B, H, N, K]
+        components = nn.Dense(cfg.components)(nodes[:, -cfg.horizon :])  # [N, H, B, K]
         return jnp.transpose(components, (0, 2, 3, 1)).reshape(nodes.shape[0], nodes.shape[2], -1)
 
 
@@ -157,11 +160,11 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, nodes: Array, hard: Array, roads: Roads) -> Array:
-        """Args: nodes [B, steps, N, C]; hard [B, steps, N]. Returns [B, steps, N, width]."""
+        """Args: nodes [N, steps, B, C]; hard [N, steps, B]. Returns [N, steps, B, width]."""
         hidden = nodes
         for _ in range(2):
             hidden = _in_time(hidden, self.cfg.taps, self.width) + _matched(hidden, self.width)
-        hidden = nn.LayerNorm(reduction_axes=(-2, -1), feature_axes=(-2, -1))(hidden)
+        hidden = nn.LayerNorm(reduction_axes=(0, -1), feature_axes=(0, -1))(hidden)  # of a step, over all cells
         gathered = [part for walk in (roads.along, roads.against) for part in gather(hidden, hard, walk)]
         if not self.cfg.impedance:
             gathered = gathered[::2]
@@ -262,7 +265,7 @@ def _physical(output: Array, scale: Scale, model: Model) -> Errors:
 
 
 def _in_time(nodes: Array, taps: int, width: int) -> Array:
-    """Causal convolution over `taps` steps, [B, steps, N, C] to [B, steps, N, width]."""
+    """Causal convolution over `taps` steps, [N, steps, B, C] to [N, steps, B, width]."""
     steps = nodes.shape[1]
     padded = jnp.pad(nodes, ((0, 0), (taps - 1, 0), (0, 0), (0, 0)))
     return nn.Dense(width)(jnp.concatenate([padded[:, k : k + steps] for k in range(taps)], axis=-1))

@@ -66,9 +66,11 @@ def gather(nodes: Array, hard: Array, walk: Array) -> tuple[Array, Array]:
     """What neighbours show, and the same weighted by how much harder they are than the cell itself, Eq. (8).
 
     sum_m A_nm (r_m - r_n) h_m = (A (r h))_n - r_n (A h)_n needs no graph of its own for every step.
+
+    Args: nodes [N, ..., C]; hard [N, ...]; walk [N, N].
     """
-    around = jnp.einsum("nm,btmc->btnc", walk, nodes)
-    pushed = jnp.einsum("nm,btmc->btnc", walk, hard[..., None] * nodes)
+    both = jnp.concatenate([nodes, hard[..., None] * nodes], axis=-1)
+    around, pushed = jnp.split(jnp.einsum("nm,m...->n...", walk, both), 2, axis=-1)
     return around, pushed - hard[..., None] * around
 
 

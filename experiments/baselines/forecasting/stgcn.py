@@ -53,7 +53,8 @@ class Stgcn(nn.Module):
     @nn.compact
     def __call__(self, inputs: Array, slot: Array, kernels: Array) -> Array:
         """Args: inputs [B, T, N, C]; kernels [K, N, N]. Returns [B, N, outputs]."""
-        cfg, nodes = self.cfg, inputs
+        cfg = self.cfg
+        nodes = jnp.transpose(inputs, (2, 1, 0, 3))  # [N, T, B, C]: what neighbours show is then one matrix product
         for inside, end in cfg.blocks:
             nodes = TimeConvolution(cfg.time_kernel, inside, "glu")(nodes)
             nodes = GraphConvolution(inside)(nodes, kernels)
@@ -62,13 +63,13 @@ class Stgcn(nn.Module):
             nodes = nn.Dropout(cfg.dropout, deterministic=not self.has_rng("dropout"))(nodes)
         width = nodes.shape[-1]
         nodes = _normalise()(TimeConvolution(nodes.shape[1], width, "glu")(nodes))
-        nodes = nn.sigmoid(nn.Dense(width)(nodes[:, 0]))  # [B, N, width]
+        nodes = jnp.moveaxis(nn.sigmoid(nn.Dense(width)(nodes[:, 0])), 0, 1)  # [B, N, width]
         bias = self.param("bias", nn.initializers.zeros, (nodes.shape[1], self.outputs))
         return nn.Dense(self.outputs, use_bias=False)(nodes) + bias
 
 
 class TimeConvolution(nn.Module):
-    """Convolution over `taps` steps with the input added: [B, T, N, C] to [B, T - taps + 1, N, features]."""
+    """Convolution over `taps` steps with the input added: [N, T, B, C] to [N, T - taps + 1, B, features]."""
 
     taps: int
     features: int
@@ -86,14 +87,14 @@ class TimeConvolution(nn.Module):
 
 
 class GraphConvolution(nn.Module):
-    """Chebyshev convolution with the input added, at every step: [B, T, N, C] to [B, T, N, out]."""
+    """Chebyshev convolution with the input added, at every step: [N, T, B, C] to [N, T, B, out]."""
 
     features: int
 
     @nn.compact
     def __call__(self, nodes: Array, kernels: Array) -> Array:
-        gathered = jnp.einsum("knm,btmc->btnkc", kernels, nodes)
-        mixed = nn.Dense(self.features)(gathered.reshape(*nodes.shape[:3], -1))
+        gathered = [nodes, *(jnp.einsum("nm,m...->n...", kernel, nodes) for kernel in kernels[1:])]  # the first is I
+        mixed = nn.Dense(self.features)(jnp.concatenate(gathered, axis=-1))
         return nn.relu(mixed + _matched(nodes, self.features))
 
 
@@ -107,7 +108,7 @@ def _matched(nodes: Array, features: int) -> Array:
 
 def _normalise() -> nn.LayerNorm:
     """Over cells and channels of a step together, with a scale and a shift for each of both."""
-    return nn.LayerNorm(reduction_axes=(-2, -1), feature_axes=(-2, -1))
+    return nn.LayerNorm(reduction_axes=(0, -1), feature_axes=(0, -1))
 
 
 def graph_kernels(data: ForecastData, cfg: StgcnConfig) -> Array:

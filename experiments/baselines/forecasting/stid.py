@@ -3,8 +3,9 @@
 Shao, Zhang, Wang, Wei, Xu, "Spatial-Temporal Identity: A Simple yet Effective Baseline for Multivariate Time Series
 Forecasting", CIKM 2022, with the sizes of the authors' repository GestaltCogTeam/STID. Differs: a sigma beside each
 output and the loss of `neural.py`; the weekday enters through its identity only, not as a number in the window too.
-Tuning budget: none beyond PU-GAT+'s training settings, with which each seed is trained once, the epoch chosen on the
-validation origins; sizes are the published ones.
+The forecast stage leaves the weekday out where training shows fewer than seven days: identities never learned are
+noise. Tuning budget: none beyond PU-GAT+'s training settings, with which each seed is trained once, the epoch chosen on
+the validation origins; sizes are the published ones.
 """
 
 import dataclasses

@@ -1,0 +1,69 @@
+"""Rows of a finished run into `results/`, where tables are drawn from, with the commands that wrote them.
+
+python experiments/publish.py runs/tdrive                     as results/tdrive
+python experiments/publish.py runs/porto-twin --name porto-twin   a twin beside the real recording
+"""
+
+import argparse
+import json
+import shlex
+from pathlib import Path
+
+from data.errors import DataError
+from data.spark_etl import shards
+from experiments import plan, results
+
+COMMANDS = "commands.json"
+
+
+def publish(run: Path, folder: Path, name: str | None = None) -> list[Path]:
+    """Replaces the rows that the run wrote again and keeps all others; returns the files written."""
+    dataset = shards.read_manifest(run / "data")["dataset"]
+    found = {path.name: results.read_rows(path) for path in sorted((run / "results" / dataset).glob("*.jsonl"))}
+    if not found:
+        raise DataError(f"{run} has no results rows yet; run its stages first.")
+    target = folder / (name or dataset)
+    for file, rows in found.items():
+        _check_same_recording(target / file, rows)
+    said = _commands(run, target, {file.removesuffix(".jsonl") for file in found})
+    for file, rows in found.items():
+        results.write_rows(target / file, rows)
+    (target / COMMANDS).write_text(json.dumps(said, indent=1, sort_keys=True) + "\n")
+    return [*(target / file for file in found), target / COMMANDS]
+
+
+def _check_same_recording(path: Path, rows: list[dict]) -> None:
+    """Tables show one recording a folder: rows of another one would hide those that are there."""
+    mark = lambda row: (row["preset"], row["data_hash"])  # noqa: E731
+    known, new = ({mark(row) for row in some if "data_hash" in row} for some in (results.read_rows(path), rows))
+    if any(old[0] == one[0] and old != one for old in known for one in new):
+        raise DataError(f"{path} has rows of another recording; give a --name of its own, or remove the file first.")
+
+
+def _commands(run: Path, target: Path, stages: set[str]) -> dict[str, str]:
+    """What was last run for each stage, here and before."""
+    record, kept = run / plan.RECORD, target / COMMANDS
+    ran = json.loads(record.read_text()).get("commands", {}) if record.exists() else {}
+    known = json.loads(kept.read_text()) if kept.exists() else {}
+    said = {stage: "python experiments/run.py " + shlex.join(words) for stage, words in ran.items()}
+    return known | {stage: words for stage, words in said.items() if stage.split("-")[0] in stages | {"etl"}}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="folder of a run, as given to run.py --out")
+    parser.add_argument("--name", help="folder under --results (the dataset's name)")
+    parser.add_argument("--results", type=Path, default=Path("results"))
+    args = parser.parse_args(argv)
+    try:
+        for path in publish(args.run, args.results, args.name):
+            print(path)
+    except (DataError, OSError) as error:
+        print(f"error: {error}")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,51 @@
+"""Rows of a run reach the committed results with the command that wrote them, and nothing else is lost."""
+
+import json
+
+import pytest
+
+from experiments import plan, publish, results
+from tests.small_city import write_small_city
+
+ROW = {"dataset": "small", "preset": "smoke", "data_hash": "a", "stage": "forecast", "metric": "nrmse"}
+
+
+@pytest.fixture
+def run(tmp_path):
+    write_small_city(tmp_path / "run" / "data")
+    rows = [ROW | {"method": "ours", "value": 0.5}]
+    results.write_rows(tmp_path / "run" / "results" / "small" / "forecast.jsonl", rows)
+    plan.record(tmp_path / "run", "etl", 3.0, ["--stage", "etl"])
+    plan.record(tmp_path / "run", "forecast", 3.0, ["--dataset", "small", "--methods", "ours", "a b"])
+    return tmp_path / "run"
+
+
+def test_rows_written_again_replace_the_old_and_leave_the_others(run, tmp_path):
+    file = tmp_path / "results" / "twin" / "forecast.jsonl"
+    results.write_rows(file, [ROW | {"method": name, "value": 0.1} for name in ("ours", "theirs")])
+    publish.publish(run, tmp_path / "results", "twin")
+    assert {row["method"]: row["value"] for row in results.read_rows(file)} == {"ours": 0.5, "theirs": 0.1}
+
+
+def test_the_commands_stand_beside_the_rows(run, tmp_path):
+    publish.publish(run, tmp_path / "results")
+    said = json.loads((tmp_path / "results" / "small" / publish.COMMANDS).read_text())
+    assert said == {
+        "etl": "python experiments/run.py --stage etl",
+        "forecast": "python experiments/run.py --dataset small --methods ours 'a b'",
+    }
+
+
+def test_a_run_without_rows_is_refused_in_one_sentence(tmp_path, capsys):
+    write_small_city(tmp_path / "run" / "data")
+    assert publish.main([str(tmp_path / "run"), "--results", str(tmp_path / "results")]) == 2
+    assert "run its stages first" in capsys.readouterr().out and not (tmp_path / "results").exists()
+
+
+def test_rows_of_another_recording_are_not_mixed_in(run, tmp_path, capsys):
+    file = tmp_path / "results" / "small" / "forecast.jsonl"
+    results.write_rows(file, [ROW | {"method": "ours", "value": 0.1, "data_hash": "b"}])
+    assert publish.main([str(run), "--results", str(tmp_path / "results")]) == 2
+    assert "rows of another recording" in capsys.readouterr().out
+    assert [row["data_hash"] for row in results.read_rows(file)] == ["b"]
+    assert publish.main([str(run), "--results", str(tmp_path / "results"), "--name", "small-b"]) == 0
