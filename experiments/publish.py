@@ -14,12 +14,17 @@ from data.spark_etl import shards
 from experiments import plan, results
 
 COMMANDS = "commands.json"
+# What is kept of single folds; of all folds together everything is. The rest stays in the run's own folder.
+OF_FOLDS = ("nrmse", "mae", "crps", "winkler", "coverage", "riw", "parameters", "epochs")
+PREFIXES_OF_FOLDS = ("gamma", "joint", "seconds", "fit_seconds")
+DIGITS = 6
 
 
 def publish(run: Path, folder: Path, name: str | None = None) -> list[Path]:
     """Replaces the rows that the run wrote again and keeps all others; returns the files written."""
     dataset = shards.read_manifest(run / "data")["dataset"]
-    found = {path.name: results.read_rows(path) for path in sorted((run / "results" / dataset).glob("*.jsonl"))}
+    files = sorted((run / "results" / dataset).glob("*.jsonl"))
+    found = {path.name: [_rounded(row) for row in results.read_rows(path) if _is_kept(row)] for path in files}
     if not found:
         raise DataError(f"{run} has no results rows yet; run its stages first.")
     target = folder / (name or dataset)
@@ -30,6 +35,16 @@ def publish(run: Path, folder: Path, name: str | None = None) -> list[Path]:
         results.write_rows(target / file, rows)
     (target / COMMANDS).write_text(json.dumps(said, indent=1, sort_keys=True) + "\n")
     return [*(target / file for file in found), target / COMMANDS]
+
+
+def _is_kept(row: dict) -> bool:
+    is_whole = row.get("fold", "all") == "all"
+    return is_whole or row["metric"] in OF_FOLDS or row["metric"].startswith(PREFIXES_OF_FOLDS)
+
+
+def _rounded(row: dict) -> dict:
+    """Numbers with as many digits as anybody compares."""
+    return {name: float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value for name, value in row.items()}
 
 
 def _check_same_recording(path: Path, rows: list[dict]) -> None:

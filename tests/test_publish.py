@@ -49,3 +49,16 @@ def test_rows_of_another_recording_are_not_mixed_in(run, tmp_path, capsys):
     assert "rows of another recording" in capsys.readouterr().out
     assert [row["data_hash"] for row in results.read_rows(file)] == ["b"]
     assert publish.main([str(run), "--results", str(tmp_path / "results"), "--name", "small-b"]) == 0
+
+
+def test_single_folds_keep_their_scores_and_numbers_six_digits(run, tmp_path):
+    rows = [
+        ROW | {"method": "theirs", "fold": fold, "metric": metric, "value": 0.123456789}
+        for fold in ("0", "all")
+        for metric in ("nrmse", "coverage_hour_7", "gamma/trend")
+    ]
+    results.write_rows(run / "results" / "small" / "forecast.jsonl", rows)
+    file = publish.publish(run, tmp_path / "results")[0]
+    kept = {(row["fold"], row["metric"]): row["value"] for row in results.read_rows(file) if row["method"] == "theirs"}
+    assert kept.keys() == {("0", "nrmse"), ("0", "gamma/trend")} | {("all", row["metric"]) for row in rows}
+    assert set(kept.values()) == {0.123457}
