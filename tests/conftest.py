@@ -1,5 +1,6 @@
 """What the tests share: one small Spark session for all of them, and a console that writes to memory."""
 
+import gc
 import io
 import os
 from collections.abc import Iterator
@@ -14,6 +15,14 @@ from data.spark_etl.session import spark_session
 os.environ["JAX_PLATFORMS"] = "cpu"  # read when jax first asks for a device, which is later than this
 # The tests compile much and compute little: without XLA's costly passes they take half the time.
 jax.config.update("jax_disable_most_optimizations", True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten_programs() -> Iterator[None]:
+    """Every compiled program holds memory maps, and a process may have 65,530 of them: beyond that it crashes."""
+    yield
+    jax.clear_caches()
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

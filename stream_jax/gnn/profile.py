@@ -35,8 +35,9 @@ class ProfileConfig:
     # One more profile: weight of a day relative to the day after it, and of days of the same kind (working or weekend).
     kind: tuple[float, float] = (0.98, 5.0)
     cell_memories: tuple[float, ...] = (0.5, 0.8, 0.95, 0.985)  # per step: how slowly a cell's ratio forgets
-    cell_priors: tuple[float, ...] = (0.25, 2.0, 8.0)  # evidence before a cell leaves the city's ratio, scaled units
-    city_memory: float = 0.3  # per step: how slowly the city's ratio to its profile forgets
+    cell_priors: tuple[float, ...] = (0.25, 4.0, 32.0)  # evidence before a cell leaves the city's ratio, scaled units
+    city_drift: float = 0.025  # per step: how far the city's level wanders, which with counting noise sets its memory
+    city_memory: float | None = None  # per step: the same memory for every city instead
     weight_memory: float = 0.95  # per step: how slowly an expert's errors are forgotten
     sharpness: float = 200.0  # of the experts' weights, per unit of mean squared standardised error
 
@@ -65,7 +66,7 @@ class Anchors(NamedTuple):
 class Levels(NamedTuple):
     """What the scan carries from step to step, for one feature; P profiles, C cell memories, E experts."""
 
-    city: Array  # [2, P] decayed city sums: observed, expected
+    city: Array  # [2, P] the city's ratio to its profiles, and the expected sum that it rests on
     cell: Array  # [2, P, C, N] decayed cell sums: observed, expected at the city's level
     pending: Array  # [H, E, N] what the experts multiplied their profiles by at the last H steps, newest first
     loss: Array  # [E] decayed squared standardised errors
@@ -146,7 +147,7 @@ def start_levels(cells: int, horizon: int, cfg: ProfileConfig) -> Levels:
     num_profiles, num_memories = cfg.num_profiles, len(cfg.cell_memories)
     num_experts = num_profiles * num_memories * len(cfg.cell_priors)
     return Levels(
-        jnp.zeros((2, num_profiles)),
+        jnp.stack([jnp.ones(num_profiles), jnp.zeros(num_profiles)]),
         jnp.zeros((2, num_profiles, num_memories, cells)),
         jnp.zeros((horizon, num_experts, cells)),
         jnp.zeros(num_experts),
@@ -168,7 +169,7 @@ def advance(
     weight = jax.nn.softmax(-cfg.sharpness * levels.loss / jnp.maximum(levels.count, 1.0))
     pending = jnp.concatenate([factors[None], levels.pending[:-1]])
     by_profile = (weight[:, None] * factors).reshape(coming.shape[1], -1, coming.shape[2]).sum(1)  # [P, N]
-    plain = coming[:, -1] * _ratio_or_one(*levels.city)[-1]
+    plain = coming[:, -1] * levels.city[0, -1]
     return levels._replace(pending=pending), ((coming * by_profile).sum(1), plain, weight)
 
 
@@ -189,16 +190,32 @@ def _settle(levels: Levels, value: Array, observed: Array, expected: Array, cfg:
 
 def _follow(levels: Levels, value: Array, usual: Array, cfg: ProfileConfig) -> Levels:
     """Moves the city's and the cells' levels. Args: value, usual [P, N], 0 where not observed."""
-    city_now = jnp.stack([value.sum(-1), usual.sum(-1)])  # [2, P]
-    ratio = _ratio_or_one(*city_now)[:, None]  # [P, 1]
-    cell_now = jnp.stack([value, usual * ratio])[:, :, None]  # [2, P, 1, N]
+    # What an expert's error is beyond its profile and level is counting noise: variance over mean, scaled units.
+    dispersion = jnp.where(levels.count > 0, levels.loss.min() / jnp.maximum(levels.count, 1.0), 1.0)
+    city = follow_city(levels.city, value.sum(-1), usual.sum(-1), dispersion, cfg)
+    cell_now = jnp.stack([value, usual * city[0, :, None]])[:, :, None]  # [2, P, 1, N]
     memory = jnp.array(cfg.cell_memories)[:, None]
-    return levels._replace(city=cfg.city_memory * levels.city + city_now, cell=memory * levels.cell + cell_now)
+    return levels._replace(city=city, cell=memory * levels.cell + cell_now)
+
+
+def follow_city(city: Array, value: Array, usual: Array, dispersion: Array, cfg: ProfileConfig) -> Array:
+    """A Kalman filter of a level that wanders, seen through counts whose variance is `dispersion` times their mean.
+
+    In information form: a sum of `usual` tells the ratio with variance dispersion / usual. So a city with few vehicles
+    remembers its level for hours, and one with many for minutes. Args: city [2, P]; value, usual [P]. Returns [2, P].
+    """
+    ratio, evidence = city
+    if cfg.city_memory is None:
+        kept = evidence / (1.0 + evidence * cfg.city_drift**2 / jnp.maximum(dispersion, EPS))
+    else:
+        kept = cfg.city_memory * evidence
+    evidence = kept + usual
+    return jnp.stack([ratio + _ratio(value - ratio * usual, evidence), evidence])
 
 
 def _factors(levels: Levels, cfg: ProfileConfig) -> Array:
     """City x cell level of every expert, [E, N]: its forecast is its profile times this."""
-    city = _ratio_or_one(*levels.city)[:, None, None, None]  # [P, 1, 1, 1]
+    city = levels.city[0][:, None, None, None]  # [P, 1, 1, 1]
     prior = jnp.array(cfg.cell_priors)[:, None]
     observed, expected = levels.cell[:, :, :, None]  # [P, C, 1, N] each
     cell = (observed + prior) / (expected + prior)  # [P, C, K, N]
@@ -255,7 +272,3 @@ def _running(values: Array, horizon: int) -> Array:
 
 def _ratio(numerator: Array, denominator: Array) -> Array:
     return jnp.where(denominator > 0, numerator / jnp.where(denominator > 0, denominator, 1.0), 0.0)
-
-
-def _ratio_or_one(numerator: Array, denominator: Array) -> Array:
-    return jnp.where(denominator > 0, numerator / jnp.where(denominator > 0, denominator, 1.0), 1.0)

@@ -56,7 +56,7 @@ def empty(params: ForecasterParams, cfg: ForecasterConfig) -> StreamState:
         week=jnp.zeros((7 * profile.steps_per_day, *pair)),
         kind=jnp.zeros((profile.steps_per_day, 2, *pair)),
         coming=jnp.zeros((horizon, num_profiles, cells, features)),
-        levels=jax.tree.map(lambda leaf: jnp.zeros((features, *leaf.shape)), levels),
+        levels=jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (features, *leaf.shape)), levels),
         recent=Prepared(
             values=jnp.zeros(rows),
             observed=jnp.zeros(rows, bool),

@@ -5,7 +5,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stream_jax.gnn.profile import ProfileConfig, causal_anchors, causal_profile, expert_names, is_weekend
+from stream_jax.gnn.profile import (
+    ProfileConfig,
+    causal_anchors,
+    causal_profile,
+    expert_names,
+    follow_city,
+    is_weekend,
+)
 
 HORIZON, DAY = 2, 6
 CFG = ProfileConfig(steps_per_day=DAY, smoothing=1)
@@ -70,6 +77,48 @@ def test_a_cell_above_its_city_is_shrunk_by_the_prior():
     np.testing.assert_allclose(both.future[-1, 0, 0, 0], 10.0 * 31 / 21, rtol=0.02)
     # The plain anchor knows the city's level only.
     np.testing.assert_allclose(both.plain[-1, :, 0, 0], 10.0, rtol=0.02)
+
+
+def followed(counts, usual, cfg, dispersion=1.0):
+    """The city's ratio after every step, [L], of counts [L] around `usual` times the level."""
+    start = jnp.array([[1.0], [0.0]])
+
+    def step(city, count):
+        city = follow_city(city, count[None], jnp.full(1, usual), jnp.asarray(dispersion), cfg)
+        return city, city[:, 0]
+
+    return jax.lax.scan(step, start, counts)[1].T
+
+
+def test_a_given_memory_weighs_the_citys_steps_by_its_powers():
+    counts, memory = jnp.array([8.0, 12.0, 5.0]), 0.5
+    ratio, evidence = followed(counts, 10.0, ProfileConfig(city_memory=memory))
+    np.testing.assert_allclose(evidence[-1], 10.0 * (1.0 + 0.5 + 0.25), rtol=1e-6)
+    np.testing.assert_allclose(ratio[-1], (5.0 + 0.5 * 12.0 + 0.25 * 8.0) / 17.5, rtol=1e-6)
+
+
+def test_the_citys_memory_is_the_steady_kalman_gain_of_its_traffic():
+    # A random walk with steps of variance q^2, seen with variance r = dispersion / usual: gain^2 / (1 - gain) = q^2/r.
+    for usual, dispersion in ((50.0, 1.0), (50.0, 4.0), (5000.0, 1.0)):
+        _, evidence = followed(jnp.full(500, usual), usual, ProfileConfig(), dispersion)
+        gain = usual / float(evidence[-1])
+        expected = ProfileConfig().city_drift ** 2 * usual / dispersion
+        np.testing.assert_allclose(gain**2 / (1.0 - gain), expected, rtol=1e-3)
+
+
+def test_a_small_and_a_large_city_are_both_followed_better_than_by_one_memory():
+    drift = jax.random.normal(jax.random.key(0), (4000,)) * ProfileConfig().city_drift
+    level = jnp.exp(0.3 * jnp.sin(jnp.cumsum(drift)))  # wanders, and stays near 1
+    errors = {}
+    for usual in (50.0, 5000.0):
+        counts = jax.random.poisson(jax.random.key(1), usual * level).astype(jnp.float32)
+        for memory in (None, 0.3, 0.95):
+            # What follows is wanted for the next step, and the wave is three tenths as steep as its phase.
+            cfg = ProfileConfig(city_memory=memory, city_drift=0.3 * ProfileConfig().city_drift)
+            ratio, _ = followed(counts, usual, cfg)
+            errors[usual, memory] = float(jnp.sqrt(jnp.mean((ratio[100:-1] - level[101:]) ** 2)))
+    assert errors[50.0, None] < 0.75 * errors[50.0, 0.3]  # one memory is either noisy in the small city
+    assert errors[5000.0, None] < 0.75 * errors[5000.0, 0.95]  # or late in the large one
 
 
 def test_nothing_observed_leaves_the_profile_at_its_level():
