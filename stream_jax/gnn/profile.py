@@ -32,8 +32,9 @@ class ProfileConfig:
     floor: float = 0.05  # added under the square root, in units of the feature's standard deviation
     # Profiles: weight of a day relative to the day after it, and of the same weekday beyond its share among days.
     days: tuple[tuple[float, float], ...] = ((0.3, 2.0), (0.6, 2.0), (0.9, 2.0), (0.9, 20.0))
-    # One more profile: weight of a day relative to the day after it, and of days of the same kind (working or weekend).
+    # More profiles: weight of a day relative to the day after it, and of days of the same kind (working or weekend).
     kind: tuple[float, float] = (0.98, 5.0)
+    kind_priors: tuple[float, ...] = (1.0, 20.0)  # their `prior`; with few vehicles a cell's own shape is mostly noise
     cell_memories: tuple[float, ...] = (0.5, 0.8, 0.95, 0.985)  # per step: how slowly a cell's ratio forgets
     cell_priors: tuple[float, ...] = (0.25, 4.0, 32.0)  # evidence before a cell leaves the city's ratio, scaled units
     city_drift: float = 0.025  # per step: how far the city's level wanders, which with counting noise sets its memory
@@ -43,8 +44,8 @@ class ProfileConfig:
 
     @property
     def num_profiles(self) -> int:
-        """Profiles by day and week, and the one by kind of day, which is the last."""
-        return len(self.days) + 1
+        """Profiles by day and week, then those by kind of day."""
+        return len(self.days) + len(self.kind_priors)
 
 
 class Profile(NamedTuple):
@@ -82,7 +83,7 @@ def causal_anchors(values: Array, observed: Array, slot: Array, horizon: int, cf
     padded = jnp.pad(values, ahead), jnp.pad(observed, ahead)
     weekend = is_weekend(jnp.concatenate([slot, slot[-1] + jnp.arange(1, horizon + 1)]), cfg)
     profiles = [causal_profile(*padded, None, horizon, memory, week, cfg) for memory, week in cfg.days]
-    profiles.append(causal_profile(*padded, weekend, horizon, *cfg.kind, cfg))
+    profiles += [causal_profile(*padded, weekend, horizon, *cfg.kind, cfg, prior) for prior in cfg.kind_priors]
     expected = jnp.stack([profile.expected for profile in profiles], axis=1)  # [L + H, P, N, F]
     over_features = jax.vmap(partial(_run, horizon=horizon, cfg=cfg), in_axes=-1, out_axes=-1)
     days = profiles[-1].days[: values.shape[0]] / (1.0 + cfg.kind[1])
@@ -102,20 +103,24 @@ def causal_profile(
     day_memory: float,
     extra_weight: float,
     cfg: ProfileConfig,
+    prior: float | None = None,
 ) -> Profile:
     """Smoothed same-time-of-day mean over earlier days, shrunk towards the city's shape.
 
     The profile of a step rests on steps at least `horizon` before it, hence on nothing after any forecast's origin.
 
-    Args: weekend [L] gives the extra weight to days of the same kind; None gives it to the same weekday.
+    Args:
+        weekend: [L] gives the extra weight to days of the same kind; None gives it to the same weekday.
+        prior: days that the city's shape is worth, the config's unless given.
     """
     weight = observed.astype(values.dtype)
     total, count = (_remembered(part, weekend, day_memory, extra_weight, cfg) for part in (values, weight))  # [L, N, F]
-    return shrink(total, count, _running(values, horizon), _running(weight, horizon), cfg)
+    prior = cfg.prior if prior is None else prior
+    return shrink(total, count, _running(values, horizon), _running(weight, horizon), prior)
 
 
-def shrink(total: Array, count: Array, past_total: Array, past_count: Array, cfg: ProfileConfig) -> Profile:
-    """A remembered day with `prior` days of the city's shape at the cell's mean added; [·, N, F] all.
+def shrink(total: Array, count: Array, past_total: Array, past_count: Array, weight: float | Array) -> Profile:
+    """A remembered day with `weight` days of the city's shape at the cell's mean added; [·, N, F] all.
 
     Args: total, count: sums over the remembered days; past_total, past_count: over everything that may be known.
     """
@@ -123,7 +128,7 @@ def shrink(total: Array, count: Array, past_total: Array, past_count: Array, cfg
     cell_mean = (past_total + city_mean) / (past_count + 1.0)  # one step's worth of the city, so a new cell is defined
     city_shape = (total.mean(1, keepdims=True) + EPS * city_mean) / (count.mean(1, keepdims=True) + EPS)
     prior = jnp.where(city_mean > 0, cell_mean * city_shape / jnp.maximum(city_mean, EPS), 0.0)
-    return Profile((total + cfg.prior * prior) / (count + cfg.prior), count)
+    return Profile((total + weight * prior) / (count + weight), count)
 
 
 def noise_scale(expected: Array, cfg: ProfileConfig) -> Array:
@@ -224,7 +229,8 @@ def _factors(levels: Levels, cfg: ProfileConfig) -> Array:
 
 def expert_names(cfg: ProfileConfig) -> list[str]:
     """One name per expert, in the order of the weights."""
-    profiles = [f"day {day}, week {week}" for day, week in cfg.days] + [f"day {cfg.kind[0]}, kind {cfg.kind[1]}"]
+    profiles = [f"day {day}, week {week}" for day, week in cfg.days]
+    profiles += [f"day {cfg.kind[0]}, kind {cfg.kind[1]}, shape {prior}" for prior in cfg.kind_priors]
     parts = itertools.product(profiles, cfg.cell_memories, cfg.cell_priors)
     return [f"{profile}, cell {memory}, prior {prior}" for profile, memory, prior in parts]
 

@@ -28,7 +28,7 @@ class StreamState(NamedTuple):
     step: Array  # [] int32, steps observed so far
     raw: Array  # [2 smoothing + 1, 2, N, F] the last pairs, oldest first
     total: Array  # [2, N, F] over all steps
-    day: Array  # [steps_per_day, 2, P, N, F] decaying sums over earlier days
+    day: Array  # [steps_per_day, 2, days + 1, N, F] decaying sums over earlier days, the last for the kinds of day
     week: Array  # [7 steps_per_day, 2, N, F] decaying sums over earlier weeks
     kind: Array  # [steps_per_day, 2, 2, N, F] decaying sums over earlier working days, and over weekends
     coming: Array  # [H, P, N, F] profiles of the next H steps
@@ -52,7 +52,7 @@ def empty(params: ForecasterParams, cfg: ForecasterConfig) -> StreamState:
         step=jnp.zeros((), jnp.int32),
         raw=jnp.zeros((2 * profile.smoothing + 1, *pair)),
         total=jnp.zeros(pair),
-        day=jnp.zeros((profile.steps_per_day, 2, num_profiles, cells, features)),
+        day=jnp.zeros((profile.steps_per_day, 2, len(profile.days) + 1, cells, features)),
         week=jnp.zeros((7 * profile.steps_per_day, *pair)),
         kind=jnp.zeros((profile.steps_per_day, 2, *pair)),
         coming=jnp.zeros((horizon, num_profiles, cells, features)),
@@ -138,10 +138,12 @@ def _remember(state: StreamState, pair: Array, slot: Array, cfg: ForecasterConfi
     day = _decay_into(state.day, middle, smooth[:, None], memories)
     week = _decay_into(state.week, middle, smooth, profile.week_memory)
     kind = _decay_into(state.kind, middle, is_kind * smooth, profile.kind[0])
-    sums = day[ahead % day.shape[0]] + week_weights * week[ahead % week.shape[0]][:, None]  # [2, P, N, F]
+    sums = day[ahead % day.shape[0]] + week_weights * week[ahead % week.shape[0]][:, None]  # [2, ·, N, F]
     same_kind = kind[ahead % kind.shape[0], is_weekend(slot + cfg.horizon, profile).astype(int)]  # [2, N, F]
     sums = sums.at[:, -1].add(profile.kind[1] * same_kind)
-    expected = shrink(sums[0], sums[1], total[:1], total[1:], profile).expected
+    sums = jnp.concatenate([sums[:, :-1], jnp.repeat(sums[:, -1:], len(profile.kind_priors), axis=1)], axis=1)
+    priors = jnp.array([profile.prior] * len(profile.days) + list(profile.kind_priors))[:, None, None]  # [P, 1, 1]
+    expected = shrink(sums[0], sums[1], total[:1], total[1:], priors).expected
     return state._replace(raw=raw, total=total, day=day, week=week, kind=kind), expected
 
 
