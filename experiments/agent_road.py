@@ -65,7 +65,7 @@ class Driver:
         ]
         seen = jax.tree.map(lambda *rows: np.stack(rows), *now)
         seeds = np.array([self.scenarios[index].seed - self.offset for index in episode])
-        made = self.policy_step(seeds, tick.step, _physical(tick.road), seen.view, plans, seen.clock)
+        made = self.policy_step(seeds, tick.step, physical_rows(tick.road), seen.view, plans, seen.clock)
         for place in np.flatnonzero(tick.active):
             self.decisions[episode[place]].append(jax.tree.map(lambda leaf, p=place: leaf[p], made))
         return np.asarray(made.action)
@@ -133,7 +133,7 @@ def as_episode(road: RoadMeasurement, made: Decision, known: Moments) -> Episode
     first = np.zeros_like(made.action[:1])
     after = RoadMeasurement(*(field[1:] for field in road))
     return Episode(
-        x=_physical(road),
+        x=physical_rows(road),
         view=known.view,
         clock=known.clock,
         plan=np.concatenate([first, made.action]),
@@ -198,11 +198,11 @@ def adjacency(network: Network) -> np.ndarray:
     return linked / np.maximum(linked.sum(1, keepdims=True), 1.0)
 
 
-_physical_rows = jax.jit(jax.vmap(physical_state))
+_each_physical = jax.jit(jax.vmap(physical_state))
 _traffic = jax.jit(jax.vmap(partial(traffic_reward, control_s=float(CONTROL_S))))
 _next_clock = jax.jit(lambda clock, bin_s: advance_clock(clock, float(CONTROL_S), bin_s))
 
 
-def _physical(road: RoadMeasurement) -> np.ndarray:
+def physical_rows(road: RoadMeasurement) -> np.ndarray:
     """x of stacked measurements, [E, I, 10]."""
-    return np.asarray(_physical_rows(jax.tree.map(jnp.asarray, road)))
+    return np.asarray(_each_physical(jax.tree.map(jnp.asarray, road)))

@@ -12,13 +12,16 @@ from rich.console import Console
 
 from data.loader import TrafficDataset
 from experiments import agent_figures, agent_road, agents, rivals, system
+from experiments.agent_road import CityDays
 from experiments.agents import OURS, RIVALS
 from experiments.configs import experiment_config
 from experiments.evaluation import score, summarise
 from experiments.keeping import keep_surroundings
 from experiments.networks import control_folder, network_name
 from experiments.road import CityRoad, vehicles_per_hour
+from experiments.system import KERNEL
 from sim.demand import DemandLevel
+from sim.loop import Episode
 from sim.session import Scenario
 from stream_jax import checkpoint
 from stream_jax.checkpoint import System
@@ -39,20 +42,26 @@ class LearnedControllers:
         workers: int,
         console: Console,
     ) -> None:
-        cfg = experiment_config(args)
+        self.dataset, self.out, self.cfg = dataset, out, experiment_config(args)
         self.preset, self.seeds, self.workers = args.preset, args.seeds or agents.SEEDS[args.preset], workers
-        self.recording = out / "data"
+        self.cities: dict[str, tuple[System, CityDays]] = {}
         self.trained: dict[tuple[str, int], tuple[Agent, list[dict]]] = {}
         self.road, self.console, self.folder = road, console, control_folder(out, network_name(args))
         self.network, self.factor = args.network, args.demand_factor
-        adjacency = agent_road.adjacency(road.network)
-        self.city: System = system.upstream_system(dataset, out, self.folder, 0, cfg, road.weights, adjacency, console)
-        self.days = system.city_days(self.city, dataset)
 
     def rows(
-        self, name: str, level: DemandLevel, training: DemandLevel, scenarios: list[Scenario], reference: list[dict]
+        self,
+        name: str,
+        level: DemandLevel,
+        training: DemandLevel,
+        scenarios: list[Scenario],
+        reference: list[dict],
+        is_judged: bool,
     ) -> list[dict]:
-        """Results of one method at one level: means over seeds and episodes, each seed's own, and its certificate."""
+        """Results of one method at one level: means over seeds and episodes, each seed's own, and its certificate.
+
+        Args: is_judged: whether our L looks at the episodes, see `judgement`.
+        """
         everything, rows = [], []
         for seed in range(self.seeds):
             agent, curve = self._trained(name, seed, training)
@@ -60,8 +69,10 @@ class LearnedControllers:
             place = self.folder / level.name / self._place(name, training) / f"seed{seed}"
             evaluate = rivals.evaluate_rival if name in RIVALS else agents.evaluate_agent
             episodes, verdict = evaluate(
-                name, seed, agent, cfg, self.road, self.days, scenarios, place, self.workers, self.console
+                name, seed, agent, cfg, self.road, self._city(name)[1], scenarios, place, self.workers, self.console
             )
+            judged = self.judgement(episodes, level, training) if is_judged else []
+            rows += [row | {"seed": seed, "judge": row["seed"]} for row in judged]
             scores = [score(episode, level.limits) for episode in episodes]
             everything += scores
             rows += [
@@ -78,6 +89,26 @@ class LearnedControllers:
         pooled = summarise(everything, level.limits, reference * self.seeds if reference else None)
         return [facts | row for row in pooled + rows]
 
+    def judgement(self, episodes: list[Episode], level: DemandLevel, training: DemandLevel) -> list[dict]:
+        """How often L of each of our agents fell as it should in anybody's episodes."""
+        cfg = agents.agent_config(OURS, self.preset, level)
+        shares = [
+            agents.decrease_share(self._trained(OURS, seed, training)[0], episodes, cfg) for seed in range(self.seeds)
+        ]
+        return [{"metric": "decrease_under_ours", "seed": seed, "value": share} for seed, share in enumerate(shares)]
+
+    def _city(self, name: str) -> tuple[System, CityDays]:
+        """The upstream models as a controller meets them, and all they say; variants of the aggregation have theirs."""
+        covariance = agents.COVARIANCES.get(name, KERNEL.covariance)
+        if covariance not in self.cities:
+            adjacency = agent_road.adjacency(self.road.network)
+            spatial = dataclasses.replace(KERNEL, covariance=covariance)
+            city = system.upstream_system(
+                self.dataset, self.out, self.folder, 0, self.cfg, self.road.weights, adjacency, self.console, spatial
+            )
+            self.cities[covariance] = city, system.city_days(city, self.dataset)
+        return self.cities[covariance]
+
     def _trained(self, name: str, seed: int, level: DemandLevel) -> tuple[Agent, list[dict]]:
         """The agent of a seed and its learning curve; kept, since every level of demand asks for it."""
         if (name, seed) not in self.trained:
@@ -87,12 +118,12 @@ class LearnedControllers:
     def _train(self, name: str, seed: int, level: DemandLevel) -> tuple[Agent, list[dict]]:
         cfg = agents.agent_config(name, self.preset, level)
         rate = self._demand(level)
-        place = self.folder / "agents" / self._circumstances(level) / self._place(name, level)
+        place = self.folder / "agents" / self._circumstances(name, level) / self._place(name, level)
         place.mkdir(parents=True, exist_ok=True)
         described = rivals.as_dict(name, cfg) if name in RIVALS else dataclasses.asdict(cfg)
         (place / "config.json").write_text(json.dumps(described, indent=1))
         self.console.print(f"  {name}, seed {seed}: learning at {level.name} demand ...")
-        common = seed, cfg, self.road, self.days, rate, place, self.workers, self.console
+        common = seed, cfg, self.road, self._city(name)[1], rate, place, self.workers, self.console
         agent, curve = rivals.train_rival(name, *common) if name in RIVALS else agents.train_agent(*common)
         if name == OURS and seed == 0:
             self._keep(agent, cfg)
@@ -101,15 +132,15 @@ class LearnedControllers:
     def _place(self, name: str, level: DemandLevel) -> str:
         """A folder name that changes with whatever an agent is learned from."""
         cfg = agents.agent_config(name, self.preset, level)
-        digest = hashlib.sha256(f"{cfg!r} {self._circumstances(level)}".encode())
+        digest = hashlib.sha256(f"{cfg!r} {self._circumstances(name, level)}".encode())
         if name in RIVALS:
             digest.update(repr(rivals.settings(name, cfg)).encode())
         return f"{name.replace(':', '-')}-{digest.hexdigest()[:10]}"
 
-    def _circumstances(self, level: DemandLevel) -> str:
+    def _circumstances(self, name: str, level: DemandLevel) -> str:
         """A folder name that changes with the demand, the road and what the city says."""
         digest = hashlib.sha256(repr((self._demand(level), self.road.planner.cfg)).encode())
-        for leaf in jax.tree.leaves(self.days.view):
+        for leaf in jax.tree.leaves(self._city(name)[1].view):
             digest.update(np.ascontiguousarray(leaf))
         return f"{level.name}-{digest.hexdigest()[:10]}"
 
@@ -119,11 +150,12 @@ class LearnedControllers:
 
     def _keep(self, agent: Agent, cfg: AgentConfig) -> None:
         """The whole trained system with the recording that it starts from, for control.py and verify.py."""
-        config = dataclasses.replace(self.city.config, agent=cfg)
-        whole = self.city._replace(params=self.city.params._replace(agent=agent), config=config)
+        city, _ = self._city(OURS)
+        config = dataclasses.replace(city.config, agent=cfg)
+        whole = city._replace(params=city.params._replace(agent=agent), config=config)
         folder = self.folder / "checkpoint"
         checkpoint.save(folder, whole)
-        keep_surroundings(folder, self.recording, self.network, self.factor)
+        keep_surroundings(folder, self.out / "data", self.network, self.factor)
 
 
 def sumo_steps(curve: list[dict], cfg: AgentConfig, scenario: Scenario) -> int:

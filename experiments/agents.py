@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -14,13 +15,15 @@ from rich.console import Console
 from experiments import agent_road, evaluation
 from experiments.agent_road import CityDays
 from experiments.road import CityRoad
+from sim import loop as sim_loop
 from sim.demand import DemandLevel
 from sim.session import Scenario
 from stream_jax.fit import TrainConfig
-from stream_jax.rl import bounds, certificate, lycon_wrl_plus, replay, search, verification, world_model
+from stream_jax.rl import bounds, certificate, lyapunov, lycon_wrl_plus, replay, search, verification, world_model
 from stream_jax.rl.agent import Agent, AgentConfig, SearchConfig
+from stream_jax.rl.constraints import violation
 from stream_jax.rl.episodes import Episode, flat_transitions
-from stream_jax.rl.lyapunov import LyapunovConfig
+from stream_jax.rl.lyapunov import LyapunovConfig, LyapunovParams
 from stream_jax.rl.lycon_wrl_plus import Collect
 from stream_jax.rl.objective import RewardConfig
 from stream_jax.rl.policy import PolicyConfig
@@ -40,8 +43,12 @@ VARIANTS = {
     f"{OURS}:soft_1": {"safety": SafetyConfig(mode="soft"), "reward": {"soft_lyapunov": 1.0}},
     f"{OURS}:no_uncertainty": {"state": StateConfig(use_uncertainty=False), "reward": {"uncertainty": 0.0}},
     f"{OURS}:no_anomaly": {"reward": {"anomaly": 0.0}},  # p-values and flags stay in the state, as in the paper
+    # How the cells' uncertainties add up at an intersection; ours is the kernel exp(-distance / length).
+    f"{OURS}:diagonal": {},
+    f"{OURS}:learned": {},
     **{name: {} for name in RIVALS},
 }
+COVARIANCES = {f"{OURS}:diagonal": "diagonal", f"{OURS}:learned": "empirical"}
 SEEDS = {"smoke": 1, "default": 1, "paper": 5}  # agents that are trained unless --seeds says otherwise
 ROUNDING = 1e-5  # actions that differ by less are the same
 TIGHTENING = 0.85  # agents learn to keep this share of the limits on queue and wait, so that noise does not break them
@@ -160,6 +167,23 @@ def evaluate_agent(
         [agent_road.rebuilt(one, agent_road.decision_file(folder, one.index, one.scenario), days) for one in episodes]
     )
     return episodes, certificate_rows(agent, learned, adjacency, cfg)
+
+
+def decrease_share(agent: Agent, episodes: Sequence[sim_loop.Episode], cfg: AgentConfig) -> float:
+    """Share of control steps at which an agent's L fell as its condition asks, whoever drove.
+
+    What happened is judged, not what a world model foresaw: other controllers have no plan to ask it about.
+    """
+    judged = _falls(agent.lyapunov, jnp.stack([agent_road.physical_rows(one.road) for one in episodes]), cfg=cfg)
+    return float(judged.mean())
+
+
+@partial(jax.jit, static_argnames="cfg")
+def _falls(params: LyapunovParams, x: jax.Array, cfg: AgentConfig) -> jax.Array:
+    """[E, T] bool. Args: x [E, T + 1, I, 10]."""
+    value = jax.vmap(jax.vmap(partial(lyapunov.value, params, cfg=cfg.lyapunov)))(x)
+    broken = jax.vmap(jax.vmap(lambda one: violation(one, cfg.limits)))(x[:, :-1])
+    return lyapunov.shortfall(value[:, :-1], value[:, 1:], 0.0, broken, cfg.lyapunov) <= 0.0
 
 
 def certificate_rows(

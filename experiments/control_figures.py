@@ -19,6 +19,8 @@ def draw_all(folder: Path, rows: list[dict], found: dict[tuple[str, str], list[E
     folder.mkdir(parents=True, exist_ok=True)
     safety(rows).savefig(folder / "safety.png", dpi=130)
     trade_off(rows).savefig(folder / "trade_off.png", dpi=130)
+    if any(row["metric"] == "curve" for row in rows):
+        learning_curves(rows).savefig(folder / "learning_curves.png", dpi=130)
     for level in dict.fromkeys(level for level, _ in found):
         episodes = {name: runs for (of, name), runs in found.items() if of == level and runs}
         if episodes:
@@ -65,6 +67,26 @@ def trade_off(rows: list[dict]) -> Figure:
     drawn = {label: handle for pairs in listed for handle, label in pairs}
     figure.legend(drawn.values(), drawn, loc="outside right upper", fontsize=7)
     figure.suptitle(_title(rows), fontsize=10)
+    return figure
+
+
+def learning_curves(rows: list[dict]) -> Figure:
+    """Validation of every learner over the share of its budget: violating steps and traffic reward, mean over seeds."""
+    validated = [row for row in rows if row["metric"] == "curve" and row["kind"] == "validation"]
+    figure = Figure(figsize=(11, 3.8), layout="constrained")
+    names = {"violating": "violating steps of an episode", "traffic": "traffic reward per step"}
+    for axes, (metric, title) in zip(figure.subplots(1, 2), names.items(), strict=True):
+        for place, method in enumerate(dict.fromkeys(row["method"] for row in validated)):
+            of = [row for row in validated if row["method"] == method]
+            steps = sorted({row["iteration"] for row in of})
+            seen = [[row[metric] for row in of if row["iteration"] == step] for step in steps]
+            x, mean = np.array(steps) / max(*steps, 1), np.array([np.mean(values) for values in seen])
+            style = {"color": f"C{place % 10}", "linestyle": ("-", "--", ":")[place // 10 % 3]}
+            axes.plot(x, mean, marker="o", markersize=3, label=method, **style)
+            axes.fill_between(x, *([f(v) for v in seen] for f in (min, max)), color=style["color"], alpha=0.08)
+        axes.set(xlabel="share of the learning episodes", title=title)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
+    figure.suptitle(f"{_title(rows).split(',')[0]}: validation while learning; bands from seed to seed", fontsize=10)
     return figure
 
 

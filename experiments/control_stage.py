@@ -75,6 +75,7 @@ def control(args: argparse.Namespace, out: Path, console: Console) -> Path:
     common = run_facts(args, dataset.manifest)
     found: dict[tuple[str, str], list[Episode]] = {}
     team = LearnedControllers(dataset, out, args, road, workers_of(args), console) if learned else None
+    training, is_judged = DEMAND_LEVELS[TRAINING_LEVEL], OURS in learned
     for level in (DEMAND_LEVELS[name] for name in chosen_levels(args.levels or preset.levels)):
         rate = vehicles_per_hour(level, len(road.network.ids), args.demand_factor)
         seeds = range(TEST_SEEDS, TEST_SEEDS + cfg.episodes)
@@ -84,10 +85,12 @@ def control(args: argparse.Namespace, out: Path, console: Console) -> Path:
             place = episode_folder(folder, rate, name)
             found[level.name, name] = evaluate(method, scenarios, place, workers_of(args), console)
             rows = level_rows(found, level, name, args.demand_factor)
+            if rows and is_judged:
+                rows += [facts_of(rows[0]) | row for row in team.judgement(found[level.name, name], level, training)]
             write(rows_file, [common | row for row in rows], level)
         reference = [score(episode, level.limits) for episode in found.get((level.name, REFERENCE), [])]
         for name in learned:
-            rows = team.rows(name, level, DEMAND_LEVELS[TRAINING_LEVEL], scenarios, reference)
+            rows = team.rows(name, level, training, scenarios, reference, is_judged)
             write(rows_file, [common | row for row in rows], level)
     rows = [row for row in results.read_rows(rows_file) if row.get("network") == network_name(args)]
     control_figures.draw_all(folder, rows, found)
@@ -156,6 +159,11 @@ def level_rows(
     facts = {"method": name, "level": level.name, "vehicles_per_hour": factor * level.vehicles_per_hour}
     scores = [score(episode, level.limits) for episode in ours]
     return [facts | row for row in summarise(scores, level.limits, reference)]
+
+
+def facts_of(row: dict) -> dict:
+    """What the rows of one method at one level have in common."""
+    return {name: row[name] for name in ("method", "level", "vehicles_per_hour")}
 
 
 def write(file: Path, rows: list[dict], level: DemandLevel) -> None:

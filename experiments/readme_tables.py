@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments import ours, results, speed_tables
-from experiments.networks import city_of
+from experiments.control_tables import control_tables
 
 FORECAST = {"nrmse": "NRMSE", "mae": "MAE", "coverage": "coverage", "riw": "RIW", "winkler": "Winkler", "crps": "CRPS"}
 DETECT = {
@@ -22,26 +22,6 @@ OF_OURS = ("pu_gat_plus", "pu_gat_ensemble")  # forecasters that are no rivals t
 RANKING = {"average_precision": "AP", "vus_pr": "VUS-PR"}
 ON_RESIDUALS = ("gaussian", "student_t")  # p-values that judge the residual itself
 ON_THE_FLOW = ("full", "soft_rank", "label_trim", "exp_tail", "paper_trim", "flow_quantile")  # that judge its score
-CONTROL = {
-    "safety": "safe episodes",
-    "violating_steps": "violating steps",
-    "travel_time": "travel time, s",
-    "longest_wait": "longest wait, s",
-    "reward": "reward",
-}
-CERTIFICATE = {
-    "decrease_share": "ρ_cert",
-    "filtered_share": "filtered",
-    "uncertified_share": "uncertified",
-    "bound": "drift bound",
-    "violation": "violation",
-    "margin": "margin",
-    "margin_coverage": "steps within it",
-    "model_error": "ε_model",
-    "lipschitz": "Lipschitz of L",
-    "world_jacobian": "of the world model",
-    "paper_epsilon_star": "paper's ε*, which certifies nothing",
-}
 
 
 def render(folder: Path) -> str:
@@ -164,69 +144,6 @@ def _incidents(rows: list[dict]) -> str:
                 f"(by chance {of['event_recall_by_chance']:.1%}, at most {of['event_recall_by_chance_upper']:.1%})"
             )
     return f" Logged incidents: {'; '.join(parts)}." if parts else ""
-
-
-def control_tables(rows: list[dict]) -> list[str]:
-    """Every controller at every level of demand; safety with its Wilson interval over episodes."""
-    first = rows[0]
-    lines = []
-    for level in dict.fromkeys(row["level"] for row in rows if row.get("level")):
-        lines += [
-            f"**Control, demand of {city_of(first)}**, preset `{first['preset']}`, {level}.",
-            "",
-            "| controller | " + " | ".join(CONTROL.values()) + " |",
-            "|---|" + "---|" * len(CONTROL),
-        ]
-        for method in dict.fromkeys(row["method"] for row in rows if row.get("level") == level):
-            cells = []
-            for metric in CONTROL:
-                wanted = {"level": level, "method": method, "metric": metric}
-                cells.append(_measured([row for row in rows if wanted.items() <= row.items()], metric == "safety"))
-            lines.append(f"| {method} | " + " | ".join(cells) + " |")
-        lines += ["", *_certificates([row for row in rows if row.get("level") == level])]
-    return lines
-
-
-def _certificates(rows: list[dict]) -> list[str]:
-    """What the filter and the drift bound did, mean over seeds; nothing where no controller learned."""
-    learned = dict.fromkeys(row["method"] for row in rows if row["metric"] == "certificate_margin")
-    if not learned:
-        return []
-    lines = [
-        f"Certificates at {rows[0]['level']} demand, mean ± half a 95 % interval over seeds; shares are of steps. The "
-        "margin is the upper confidence limit of the mean residual, which is what the drift bound needs; unlike a "
-        "conformal one it does not promise to hold single steps.",
-        "",
-        "| controller | seeds | certified | " + " | ".join(CERTIFICATE.values()) + " |",
-        "|---|---|---|" + "---|" * len(CERTIFICATE),
-    ]
-    for method in learned:
-        of = [row for row in rows if row["method"] == method]
-        verdicts = [row["value"] for row in of if row["metric"] == "certificate_verdict"]
-        cells = [
-            _measured([row for row in of if row["metric"] == f"certificate_{metric}"], False) for metric in CERTIFICATE
-        ]
-        held = f"{verdicts.count('certified')} of {len(verdicts)}"
-        lines.append(f"| {method} | {len(verdicts)} | {held} | " + " | ".join(cells) + " |")
-    return [*lines, ""]
-
-
-def number(value: float) -> str:
-    """Three decimals below ten, fewer above."""
-    return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 1000 else f"{value:,.0f}"
-
-
-def _measured(rows: list[dict], is_share: bool) -> str:
-    values = [row["value"] for row in rows if not isinstance(row["value"], str)]
-    if not values:
-        return ""
-    mean = np.mean(values)
-    bounds = [(row["lower"], row["upper"]) for row in rows if "lower" in row]
-    if is_share:
-        text = f"{mean:.0%}".replace("%", " %")
-        low, high = np.mean(bounds, axis=0) if bounds else (None, None)
-        return text if low is None else f"{text} [{low:.0%}, {high:.0%}]".replace("%]", " %]").replace("%,", " %,")
-    return number(mean) + (f" ± {number(results.half_width(values))}" if len(values) > 1 else "")
 
 
 def _cell(values: list[float], best: float | None) -> str:

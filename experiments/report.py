@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from data import loader
-from experiments import ours, paper, readme_tables, report_curves, report_map, tables
+from experiments import control_tables, ours, paper, readme_tables, report_curves, report_map, tables
 from experiments.networks import control_folder, network_name, report_file
 from experiments.report_html import cards, details, json_block, markdown, section
 
@@ -124,7 +124,7 @@ def _block(book: ours.Book, name: str, stage: str) -> str:
     draw = {
         "forecast": readme_tables.forecast_tables,
         "detect": readme_tables.detect_tables,
-        "control": readme_tables.control_tables,
+        "control": control_tables.control_tables,
     }[stage]
     return markdown("\n".join(draw(rows)))
 

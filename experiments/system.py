@@ -25,8 +25,10 @@ from stream_jax.gnn.attention import neighbour_table
 from stream_jax.rl import agent as agents
 from stream_jax.rl import aggregation
 from stream_jax.rl.agent import AgentConfig
+from stream_jax.rl.aggregation import AggregationConfig
 from stream_jax.types import ForecastData
 
+KERNEL = AggregationConfig()
 CITY = "system"  # folder of a control stage that holds upstream systems
 
 
@@ -39,29 +41,31 @@ def upstream_system(
     weights: np.ndarray,
     adjacency: np.ndarray,
     console: Console,
+    spatial: AggregationConfig = KERNEL,
 ) -> System:
     """Forecaster, flow, calibrations and aggregation of the last fold with a controller that has learned nothing.
 
-    Trained again only when the forecaster, the flow's config or the road changed.
+    Trained again only when the forecaster, the flow's config, the road or the aggregation changed.
 
     Args:
         out: of the run, whose forecaster is used.
         folder: of its control stage, where the system is kept.
         weights: [I, N] share of each cell in each intersection's area.
+        spatial: how the cells' uncertainties add up at an intersection.
     """
     fold = dataset.num_folds - 1
     try:
         upstream = detection.load_upstream(out / "forecast", dataset, fold)
     except ValueError as error:
         raise DataError(str(error)) from None
-    folder = folder / CITY / _key(upstream, seed, cfg, weights)
+    folder = folder / CITY / _key(upstream, seed, cfg, weights, spatial)
     if (folder / checkpoint.META).exists():
         try:
             return checkpoint.load(folder, dataset.manifest["content_hash"])
         except ValueError:  # damaged, or another version's: it can be made again
             shutil.rmtree(folder)
     console.print("  the city's forecasts and detections, for the controller ...")
-    system = _build(dataset, fold, upstream, seed, cfg, weights, adjacency, console)
+    system = _build(dataset, fold, upstream, seed, cfg, weights, adjacency, console, spatial)
     folder.parent.mkdir(parents=True, exist_ok=True)
     checkpoint.save(folder, system)
     return system
@@ -92,6 +96,7 @@ def _build(
     weights: np.ndarray,
     adjacency: np.ndarray,
     console: Console,
+    spatial: AggregationConfig,
 ) -> System:
     trained = detection.train_flow(dataset, fold, upstream, seed, cfg, console.is_terminal)
     scores = detection.score(dataset, fold, trained, "clean", seed, cfg)
@@ -107,6 +112,7 @@ def _build(
         jnp.asarray(dataset.graph.position),
         (past[0].mean, past[1]),
         (forecast.mean, forecast.sigma, label),
+        spatial,
     )
     config = pipeline.SystemConfig(
         forecaster=upstream.config,
@@ -130,9 +136,11 @@ def _spoken(dataset: TrafficDataset, fold: int, parts: tuple[str, ...], trained:
     return [jax.tree.map(lambda leaf, chosen=chosen: leaf[chosen], said) for chosen in rows]
 
 
-def _key(upstream: ForecasterCheckpoint, seed: int, cfg: ExperimentConfig, weights: np.ndarray) -> str:
+def _key(
+    upstream: ForecasterCheckpoint, seed: int, cfg: ExperimentConfig, weights: np.ndarray, spatial: AggregationConfig
+) -> str:
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(upstream.params)] + [np.asarray(weights)]
-    described = [seed, dataclasses.asdict(cfg.flow), dataclasses.asdict(cfg.flow_training)]
+    described = [seed, *map(dataclasses.asdict, (cfg.flow, cfg.flow_training, spatial, upstream.config))]
     digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
     for leaf in leaves:
         digest.update(np.ascontiguousarray(leaf))

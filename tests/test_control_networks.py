@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from data import loader
-from experiments import agent_stage, control_stage, keeping, options, readme_tables, report, results
+from experiments import agent_stage, control_stage, control_tables, keeping, options, report, results
 from experiments.agent_road import CityDays
 from experiments.networks import control_folder, network_name
 from experiments.road import areas_around, city_road, is_at_real_place, vehicles_per_hour
@@ -95,12 +95,16 @@ def test_a_grid_of_another_size_is_driven_and_learned_beside_the_presets(run, co
     assert len(mine) + len(before) == len(rows)
     of = {row["metric"] for row in mine if row["method"] == "lycon_wrl_plus"}
     assert {"safety", "reward", "reward_minus_default", "curve", "certificate_verdict", "sumo_steps"} <= of
+    judged = [row for row in mine if row["metric"] == "decrease_under_ours"]
+    assert {row["method"] for row in judged} == {"default_plan", "lycon_wrl_plus"}
+    assert all(0 <= row["value"] <= 1 for row in judged)
     promised = {row["metric"]: row["value"] for row in mine if row["metric"].startswith("certificate_")}
-    assert {f"certificate_{name}" for name in readme_tables.CERTIFICATE} <= set(promised)
+    assert {f"certificate_{name}" for name in control_tables.CERTIFICATE} <= set(promised)
     assert promised["certificate_lipschitz"] > 0 and promised["certificate_world_jacobian"] >= 1.0
     folder = control_folder(run, "grid-3x3")
     assert {path.name[:8] for path in folder.glob("*.net.xml")} == {"grid-3x3"}
     assert (folder / "safety.png").exists() and (folder / "learning.png").exists()
+    assert (folder / "learning_curves.png").exists()
     page = report.report(chosen("--grid", "3"), run, console)
     assert page.name == "report-grid-3x3.html" and "synthetic data) on grid-3x3" in page.read_text()
     assert "grid-3x3" not in report.report(chosen(), run, console).read_text()

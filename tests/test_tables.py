@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import figures, headline, ours, paper, readme_tables, results, tables
+from experiments import control_tables, figures, headline, ours, paper, readme_tables, results, tables
 
 ROOT = Path(__file__).parent.parent
 COMMON = {"dataset": "tdrive", "data": "synthetic", "preset": "smoke", "device": "cpu", "data_hash": "h"}
@@ -189,8 +189,20 @@ def test_control_shows_safety_with_its_interval_at_every_level(tmp_path):
     rows.append(row | {"level": "heavy", "metric": "travel_time", "value": 210.4})
     results.write_rows(tmp_path / "tdrive" / "control.jsonl", rows)
     page = readme_tables.render(tmp_path)
-    assert page.count("| fixed | 50 % [31 %, 69 %] |") == 2 and "moderate" in page
-    assert "| fixed | 50 % [31 %, 69 %] |  | 210.4 |" in page
+    assert page.count("| fixed |  | 50 % [31 %, 69 %] |") == 2 and "moderate" in page
+    assert "| fixed |  | 50 % [31 %, 69 %] | 210.4 |" in page
+
+
+def test_control_names_the_limits_and_the_simulated_steps_and_has_the_safest_first():
+    common = COMMON | {"stage": "control", "level": "heavy"}
+    rows = [common | {"method": name, "metric": "safety", "value": value} for name, value in (("a", 0.2), ("b", 0.6))]
+    rows += [common | {"method": "a", "metric": "mean_queue", "value": 4.0, "limit": 10.0}]
+    rows += [common | {"method": "b", "metric": "sumo_steps", "value": 9000, "seed": seed} for seed in (0, 1)]
+    lines = control_tables.control_tables(rows)
+    assert "Limits: queue at most 10." in lines[0]
+    assert [line.split(" | ")[0] for line in lines if line.startswith(("| a", "| b"))] == ["| b", "| a"]
+    text = "\n".join(lines)
+    assert cells(text, "b") == ["2", "60 %", "", "9,000 ± 0.000"] and cells(text, "a") == ["", "20 %", "4.000", ""]
 
 
 def test_rows_of_another_network_have_a_table_of_their_own_and_no_say_in_the_papers(tmp_path):
@@ -203,7 +215,7 @@ def test_rows_of_another_network_have_a_table_of_their_own_and_no_say_in_the_pap
     page = readme_tables.render(tmp_path)
     titles = [line for line in page.splitlines() if line.startswith("**Control")]
     assert [title.split("**")[1].partition(" data)")[2] for title in titles] == ["", " on grid-6x6", " on town"]
-    assert [page.count(f"| fixed_time | {share} % |") for share in (25, 75, 50)] == [1, 1, 1]
+    assert [page.count(f"| fixed_time |  | {share} % |") for share in (25, 75, 50)] == [1, 1, 1]
     results.write_rows(file, [row | {"value": 1.0, "network": "town"}])
     assert sorted(row["value"] for row in results.read_rows(file)) == [0.25, 0.75, 1.0]
 
@@ -215,7 +227,7 @@ def test_certificates_are_shown_for_those_that_have_one(tmp_path):
         of = common | {"method": "lycon_wrl_plus", "seed": seed}
         rows += [of | {"metric": "certificate_verdict", "value": verdict}]
         rows += [of | {"metric": "certificate_margin", "value": margin}]
-    text = "\n".join(readme_tables.control_tables(rows)).split("Certificates at heavy demand")[1]
+    text = "\n".join(control_tables.control_tables(rows)).split("Certificates at heavy demand")[1]
     assert cells(text, "lycon_wrl_plus")[:2] == ["2", "1 of 2"] and "default_plan" not in text
     assert "0.200 ± 1.271" in cells(text, "lycon_wrl_plus")
 

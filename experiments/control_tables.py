@@ -1,0 +1,91 @@
+"""Tables of the control stage from results rows: every controller at every level, and what certificates turned out."""
+
+import numpy as np
+
+from experiments.markdown import measured
+from experiments.networks import city_of
+
+CONTROL = {
+    "safety": "safe episodes",
+    "violating_steps": "violating steps",
+    "reward": "reward",
+    "travel_time": "travel time, s",
+    "mean_queue": "queue",
+    "wait": "wait, s",
+    "longest_wait": "longest wait, s",
+    "served": "served",
+    "decrease_under_ours": "ρ under our L",
+    "sumo_steps": "SUMO steps",
+}
+LIMITED = {"mean_queue": "queue at most {}", "longest_wait": "wait at most {} s", "served": "served at least {}"}
+CERTIFICATE = {
+    "decrease_share": "ρ_cert",
+    "filtered_share": "filtered",
+    "uncertified_share": "uncertified",
+    "bound": "drift bound",
+    "violation": "violation",
+    "margin": "margin",
+    "margin_coverage": "steps within it",
+    "model_error": "ε_model",
+    "lipschitz": "Lipschitz of L",
+    "world_jacobian": "of the world model",
+    "paper_epsilon_star": "paper's ε*, which certifies nothing",
+}
+
+
+def control_tables(rows: list[dict]) -> list[str]:
+    """Every controller at every level of demand, the safest first; safety with its Wilson interval over episodes."""
+    lines = []
+    for level in dict.fromkeys(row["level"] for row in rows if row.get("level")):
+        here = [row for row in rows if row.get("level") == level]
+        shown = {metric: title for metric, title in CONTROL.items() if any(row["metric"] == metric for row in here)}
+        lines += [
+            f"**Control, demand of {city_of(here[0])}**, preset `{here[0]['preset']}`, {level}.{_limits(here)}",
+            "",
+            "| controller | seeds | " + " | ".join(shown.values()) + " |",
+            "|---|---|" + "---|" * len(shown),
+        ]
+        for method in _safest_first(here):
+            of = [row for row in here if row["method"] == method]
+            cells = [measured([row for row in of if row["metric"] == metric], metric == "safety") for metric in shown]
+            seeds = len({row["seed"] for row in of if row["metric"] == "sumo_steps"})
+            lines.append(f"| {method} | {seeds or ''} | " + " | ".join(cells) + " |")
+        lines += ["", *_certificates(here)]
+    return lines
+
+
+def _limits(rows: list[dict]) -> str:
+    """A sentence with the level's limits, where the rows have them."""
+    found = {row["metric"]: row["limit"] for row in rows if "limit" in row}
+    named = [text.format(f"{found[metric]:g}") for metric, text in LIMITED.items() if metric in found]
+    return f" Limits: {', '.join(named)}. Queue, wait and served are means over steps." if named else ""
+
+
+def _safest_first(rows: list[dict]) -> list[str]:
+    def standing(method: str) -> tuple[float, float]:
+        of = {row["metric"]: row["value"] for row in rows if row["method"] == method and "value" in row}
+        return -of.get("safety", 0.0), of.get("violating_steps", np.inf)
+
+    return sorted(dict.fromkeys(row["method"] for row in rows), key=standing)
+
+
+def _certificates(rows: list[dict]) -> list[str]:
+    """What the filter and the drift bound did, mean over seeds; nothing where no controller learned."""
+    learned = dict.fromkeys(row["method"] for row in rows if row["metric"] == "certificate_margin")
+    if not learned:
+        return []
+    lines = [
+        f"Certificates at {rows[0]['level']} demand, mean ± half a 95 % interval over seeds; shares are of steps. The "
+        "margin is the upper confidence limit of the mean residual, which is what the drift bound needs; unlike a "
+        "conformal one it does not promise to hold single steps.",
+        "",
+        "| controller | seeds | certified | " + " | ".join(CERTIFICATE.values()) + " |",
+        "|---|---|---|" + "---|" * len(CERTIFICATE),
+    ]
+    for method in learned:
+        of = [row for row in rows if row["method"] == method]
+        verdicts = [row["value"] for row in of if row["metric"] == "certificate_verdict"]
+        cells = [measured([row for row in of if row["metric"] == f"certificate_{metric}"]) for metric in CERTIFICATE]
+        held = f"{verdicts.count('certified')} of {len(verdicts)}"
+        lines.append(f"| {method} | {len(verdicts)} | {held} | " + " | ".join(cells) + " |")
+    return [*lines, ""]
