@@ -18,13 +18,14 @@ COMMANDS = "commands.json"
 OF_FOLDS = ("nrmse", "mae", "crps", "winkler", "coverage", "riw", "parameters", "epochs")
 PREFIXES_OF_FOLDS = ("gamma", "joint", "seconds", "fit_seconds")
 DIGITS = 6
+HASH = 12  # characters of a recording's hash that tell it from all others here
 
 
 def publish(run: Path, folder: Path, name: str | None = None) -> list[Path]:
     """Replaces the rows that the run wrote again and keeps all others; returns the files written."""
     dataset = shards.read_manifest(run / "data")["dataset"]
     files = sorted((run / "results" / dataset).glob("*.jsonl"))
-    found = {path.name: [_rounded(row) for row in results.read_rows(path) if _is_kept(row)] for path in files}
+    found = {path.name: [_slim(row) for row in results.read_rows(path) if _is_kept(row)] for path in files}
     if not found:
         raise DataError(f"{run} has no results rows yet; run its stages first.")
     target = folder / (name or dataset)
@@ -32,7 +33,9 @@ def publish(run: Path, folder: Path, name: str | None = None) -> list[Path]:
         _check_same_recording(target / file, rows)
     said = _commands(run, target, {file.removesuffix(".jsonl") for file in found})
     for file, rows in found.items():
-        results.write_rows(target / file, rows)
+        written = {results.run_of(row) for row in rows}
+        others = [row for row in map(_slim, results.read_rows(target / file)) if results.run_of(row) not in written]
+        results.replace_rows(target / file, others + rows)
     (target / COMMANDS).write_text(json.dumps(said, indent=1, sort_keys=True) + "\n")
     return [*(target / file for file in found), target / COMMANDS]
 
@@ -42,14 +45,15 @@ def _is_kept(row: dict) -> bool:
     return is_whole or row["metric"] in OF_FOLDS or row["metric"].startswith(PREFIXES_OF_FOLDS)
 
 
-def _rounded(row: dict) -> dict:
-    """Numbers with as many digits as anybody compares."""
-    return {name: float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value for name, value in row.items()}
+def _slim(row: dict) -> dict:
+    """Numbers with as many digits as anybody compares, and the beginning of the recording's hash."""
+    rounded = {name: float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value for name, value in row.items()}
+    return rounded | ({"data_hash": row["data_hash"][:HASH]} if "data_hash" in row else {})
 
 
 def _check_same_recording(path: Path, rows: list[dict]) -> None:
     """Tables show one recording a folder: rows of another one would hide those that are there."""
-    mark = lambda row: (row["preset"], row["data_hash"])  # noqa: E731
+    mark = lambda row: (row["preset"], row["data_hash"][:HASH])  # noqa: E731
     known, new = ({mark(row) for row in some if "data_hash" in row} for some in (results.read_rows(path), rows))
     if any(old[0] == one[0] and old != one for old in known for one in new):
         raise DataError(f"{path} has rows of another recording; give a --name of its own, or remove the file first.")

@@ -16,10 +16,14 @@ def write_rows(path: Path, rows: Iterable[dict]) -> None:
     """Adds rows to a file, replacing those of the same run (dataset, preset, data, stage, method, network); atomic."""
     rows = list(rows)
     replaced = {run_of(row) for row in rows}
-    kept = [row for row in read_rows(path) if run_of(row) not in replaced]
+    replace_rows(path, [row for row in read_rows(path) if run_of(row) not in replaced] + rows)
+
+
+def replace_rows(path: Path, rows: Iterable[dict]) -> None:
+    """Writes a file of these rows alone, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(f".tmp-{os.getpid()}")
-    draft.write_text("".join(json.dumps(_finite(row), sort_keys=True) + "\n" for row in kept + rows))
+    draft.write_text("".join(json.dumps(_finite(row), sort_keys=True) + "\n" for row in rows))
     draft.replace(path)
 
 

@@ -27,6 +27,17 @@ def test_rows_written_again_replace_the_old_and_leave_the_others(run, tmp_path):
     assert {row["method"]: row["value"] for row in results.read_rows(file)} == {"ours": 0.5, "theirs": 0.1}
 
 
+def test_hashes_are_shortened_in_old_rows_and_new_ones_so_that_they_still_replace_each_other(run, tmp_path):
+    file = tmp_path / "results" / "small" / "forecast.jsonl"
+    long = ROW | {"data_hash": "0123456789abcdef"}
+    results.write_rows(file, [long | {"method": name, "value": 0.1} for name in ("ours", "theirs")])
+    results.replace_rows(run / "results" / "small" / "forecast.jsonl", [long | {"method": "ours", "value": 0.5}])
+    publish.publish(run, tmp_path / "results")
+    rows = results.read_rows(file)
+    assert {row["method"]: row["value"] for row in rows} == {"ours": 0.5, "theirs": 0.1}
+    assert {row["data_hash"] for row in rows} == {"0123456789ab"}
+
+
 def test_the_commands_stand_beside_the_rows(run, tmp_path):
     publish.publish(run, tmp_path / "results")
     said = json.loads((tmp_path / "results" / "small" / publish.COMMANDS).read_text())
