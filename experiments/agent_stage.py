@@ -48,6 +48,7 @@ class LearnedControllers:
         self.trained: dict[tuple[str, int], tuple[Agent, list[dict]]] = {}
         self.road, self.console, self.folder = road, console, control_folder(out, network_name(args))
         self.network, self.factor = args.network, args.demand_factor
+        self._city(OURS)  # what is missing upstream is said before anything is driven
 
     def rows(
         self,
@@ -71,8 +72,8 @@ class LearnedControllers:
             episodes, verdict = evaluate(
                 name, seed, agent, cfg, self.road, self._city(name)[1], scenarios, place, self.workers, self.console
             )
-            judged = self.judgement(episodes, level, training) if is_judged else []
-            rows += [row | {"seed": seed, "judge": row["seed"]} for row in judged]
+            if is_judged:
+                rows.append({"metric": "decrease_under_ours", "seed": seed} | self.judgement(episodes, level, training))
             scores = [score(episode, level.limits) for episode in episodes]
             everything += scores
             rows += [
@@ -82,20 +83,18 @@ class LearnedControllers:
             rows += [{"metric": f"certificate_{key}", "seed": seed, "value": value} for key, value in verdict.items()]
             rows.append({"metric": "sumo_steps", "seed": seed, "value": sumo_steps(curve, cfg, scenarios[0])})
             if level == training:
-                rows += [{"metric": "curve", "seed": seed, **point} for point in curve]
+                rows += [{"metric": "curve", "seed": seed, "episodes": driven(point, cfg), **point} for point in curve]
                 if name == OURS and seed == 0:
                     agent_figures.draw_all(self.folder, curve, episodes, place, self.road, level.limits)
         facts = {"method": name, "level": level.name, "vehicles_per_hour": self.factor * level.vehicles_per_hour}
         pooled = summarise(everything, level.limits, reference * self.seeds if reference else None)
         return [facts | row for row in pooled + rows]
 
-    def judgement(self, episodes: list[Episode], level: DemandLevel, training: DemandLevel) -> list[dict]:
-        """How often L of each of our agents fell as it should in anybody's episodes."""
+    def judgement(self, episodes: list[Episode], level: DemandLevel, training: DemandLevel) -> dict[str, float]:
+        """How often L fell as it should in anybody's episodes, mean over the L of our agents."""
         cfg = agents.agent_config(OURS, self.preset, level)
-        shares = [
-            agents.decrease_share(self._trained(OURS, seed, training)[0], episodes, cfg) for seed in range(self.seeds)
-        ]
-        return [{"metric": "decrease_under_ours", "seed": seed, "value": share} for seed, share in enumerate(shares)]
+        judges = [self._trained(OURS, seed, training)[0] for seed in range(self.seeds)]
+        return {"value": float(np.mean([agents.decrease_share(judge, episodes, cfg) for judge in judges]))}
 
     def _city(self, name: str) -> tuple[System, CityDays]:
         """The upstream models as a controller meets them, and all they say; variants of the aggregation have theirs."""
@@ -160,5 +159,9 @@ class LearnedControllers:
 
 def sumo_steps(curve: list[dict], cfg: AgentConfig, scenario: Scenario) -> int:
     """Simulated seconds that learning has seen, warm-ups and validation included."""
-    episodes = {"search": 2 * cfg.search.pairs, "train": cfg.episodes, "validation": cfg.validation_episodes}
-    return sum(episodes[row["kind"]] for row in curve) * (scenario.warmup_s + scenario.duration_s)
+    return sum(driven(row, cfg) for row in curve) * (scenario.warmup_s + scenario.duration_s)
+
+
+def driven(row: dict, cfg: AgentConfig) -> int:
+    """Episodes behind a row of a learning curve."""
+    return {"search": 2 * cfg.search.pairs, "train": cfg.episodes, "validation": cfg.validation_episodes}[row["kind"]]

@@ -72,22 +72,33 @@ def trade_off(rows: list[dict]) -> Figure:
 
 def learning_curves(rows: list[dict]) -> Figure:
     """Validation of every learner over the share of its budget: violating steps and traffic reward, mean over seeds."""
-    validated = [row for row in rows if row["metric"] == "curve" and row["kind"] == "validation"]
     figure = Figure(figsize=(11, 3.8), layout="constrained")
     names = {"violating": "violating steps of an episode", "traffic": "traffic reward per step"}
     for axes, (metric, title) in zip(figure.subplots(1, 2), names.items(), strict=True):
-        for place, method in enumerate(dict.fromkeys(row["method"] for row in validated)):
-            of = [row for row in validated if row["method"] == method]
-            steps = sorted({row["iteration"] for row in of})
-            seen = [[row[metric] for row in of if row["iteration"] == step] for step in steps]
-            x, mean = np.array(steps) / max(*steps, 1), np.array([np.mean(values) for values in seen])
+        for place, (method, points) in enumerate(validations(rows, metric).items()):
+            x, seen = list(points), list(points.values())
             style = {"color": f"C{place % 10}", "linestyle": ("-", "--", ":")[place // 10 % 3]}
-            axes.plot(x, mean, marker="o", markersize=3, label=method, **style)
-            axes.fill_between(x, *([f(v) for v in seen] for f in (min, max)), color=style["color"], alpha=0.08)
-        axes.set(xlabel="share of the learning episodes", title=title)
+            axes.plot(x, [np.mean(values) for values in seen], marker="o", markersize=3, label=method, **style)
+            axes.fill_between(
+                x, *([f(values) for values in seen] for f in (min, max)), color=f"C{place % 10}", alpha=0.08
+            )
+        axes.set(xlabel="share of the simulated steps", title=title)
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
-    figure.suptitle(f"{_title(rows).split(',')[0]}: validation while learning; bands from seed to seed", fontsize=10)
+    figure.suptitle(f"{city_of(rows[0])}: validation while learning; bands from seed to seed", fontsize=10)
     return figure
+
+
+def validations(rows: list[dict], metric: str) -> dict[str, dict[float, list[float]]]:
+    """Of each learner: its values at every validation, by the share of its simulated steps made until then."""
+    found: dict[str, dict[float, list[float]]] = {}
+    curves = [row for row in rows if row["metric"] == "curve"]
+    for method, seed in dict.fromkeys((row["method"], row["seed"]) for row in curves):
+        mine = [row for row in curves if (row["method"], row["seed"]) == (method, seed)]
+        made = np.cumsum([row.get("episodes", 1) for row in mine])
+        for row, done in zip(mine, made / made[-1], strict=True):
+            if row["kind"] == "validation":
+                found.setdefault(method, {}).setdefault(round(float(done), 3), []).append(float(row[metric]))
+    return found
 
 
 def one_episode(episodes: dict[str, list[Episode]], level: str) -> Figure:

@@ -84,13 +84,16 @@ def control(args: argparse.Namespace, out: Path, console: Console) -> Path:
             method = make_method(name, road, rate, folder / "trips")
             place = episode_folder(folder, rate, name)
             found[level.name, name] = evaluate(method, scenarios, place, workers_of(args), console)
-            rows = level_rows(found, level, name, args.demand_factor)
-            if rows and is_judged:
-                rows += [facts_of(rows[0]) | row for row in team.judgement(found[level.name, name], level, training)]
-            write(rows_file, [common | row for row in rows], level)
+            write(rows_file, [common | row for row in level_rows(found, level, name, args.demand_factor)], level)
         reference = [score(episode, level.limits) for episode in found.get((level.name, REFERENCE), [])]
         for name in learned:
             rows = team.rows(name, level, training, scenarios, reference, is_judged)
+            write(rows_file, [common | row for row in rows], level)
+        for name in names if is_judged else ():  # again, now that there is an L to judge them by
+            rows = level_rows(found, level, name, args.demand_factor)
+            if rows:
+                seen = team.judgement(found[level.name, name], level, training)
+                rows.append(facts_of(rows[0]) | {"metric": "decrease_under_ours"} | seen)
             write(rows_file, [common | row for row in rows], level)
     rows = [row for row in results.read_rows(rows_file) if row.get("network") == network_name(args)]
     control_figures.draw_all(folder, rows, found)

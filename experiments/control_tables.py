@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from experiments.markdown import measured
 from experiments.networks import city_of
+from experiments.table_cells import measured
 
 CONTROL = {
     "safety": "safe episodes",

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from experiments import markdown, ours, paper
+from experiments import ours, paper, table_cells
 
 
 class Line(NamedTuple):
@@ -59,9 +59,9 @@ def _ours(asked: ours.Query, book: ours.Book) -> str:
     found, rows = ours.answer(asked, book), ours.matching(asked, book)
     if found is None:
         return ""
-    text = markdown.number(found.value)
+    text = table_cells.number(found.value)
     if found.spread is not None:
-        return f"{text} ± {markdown.number(found.spread)}"
+        return f"{text} ± {table_cells.number(found.spread)}"
     has_interval = len(rows) == 1 and {"lower", "upper"} <= rows[0].keys()
     return text + (f" [{rows[0]['lower']:.3f}, {rows[0]['upper']:.3f}]" if has_interval else "")
 

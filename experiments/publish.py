@@ -33,9 +33,8 @@ def publish(run: Path, folder: Path, name: str | None = None) -> list[Path]:
         _check_same_recording(target / file, rows)
     said = _commands(run, target, {file.removesuffix(".jsonl") for file in found})
     for file, rows in found.items():
-        written = {results.run_of(row) for row in rows}
-        others = [row for row in map(_slim, results.read_rows(target / file)) if results.run_of(row) not in written]
-        results.replace_rows(target / file, others + rows)
+        results.replace_rows(target / file, map(_slim, results.read_rows(target / file)))
+        results.write_rows(target / file, rows)
     (target / COMMANDS).write_text(json.dumps(said, indent=1, sort_keys=True) + "\n")
     return [*(target / file for file in found), target / COMMANDS]
 

@@ -118,6 +118,7 @@ def _build(
         forecaster=upstream.config,
         conformal=cfg.conformal,
         flow=cfg.flow,
+        aggregation=spatial,
         agent=AgentConfig(forecast_horizon=upstream.config.horizon),
     )
     untaught = agents.init(jax.random.key(0), jnp.asarray(adjacency), config.agent)

@@ -9,7 +9,7 @@ A cell of ours that was not run is empty; a paper cell that cannot be true carri
 import argparse
 from pathlib import Path
 
-from experiments import headline, markdown, ours, overview_tables, paper, readme_tables
+from experiments import headline, ours, overview_tables, paper, readme_tables, table_cells
 
 BLOCKS = {
     "headline": lambda folder: headline.render(ours.load(folder)),
@@ -64,10 +64,10 @@ def our_cell(found: ours.Answer | None) -> str:
     """A measured number, with the spread over seeds or the upper limit; empty when there is none."""
     if found is None:
         return ""
-    text = markdown.number(found.value)
+    text = table_cells.number(found.value)
     if found.spread is not None:
-        text += f" ± {markdown.number(found.spread)}"
-    return text + (f" (≤ {markdown.number(found.upper)})" if found.upper is not None else "")
+        text += f" ± {table_cells.number(found.spread)}"
+    return text + (f" (≤ {table_cells.number(found.upper)})" if found.upper is not None else "")
 
 
 def write(page: Path, folder: Path) -> None:

@@ -35,7 +35,7 @@ class Prepared(NamedTuple):
     clock: Array  # [L, 4]
     seasonal: Array  # [L, N, F]
     future: Array  # [L, H, N, F] anchors
-    plain: Array  # [L, H, N, F] the same without any cell's own level
+    plain: Array  # [L, H, N, F] the same without any cell's own level and little of its own shape
     days: Array  # [L, N, F] days that stand behind them
 
 
@@ -44,7 +44,7 @@ class Inputs(NamedTuple):
 
     window: Array  # [T, N, F] standardised errors of the anchor one step before
     season: Array  # [T, N, F] the same of the seasonal mean at the window's level
-    context: Array  # [N, ·] shape of the coming hour, the cells' own levels, the city's errors, calendar
+    context: Array  # [N, ·] shape of the coming hour, the cells' own levels and shapes, the city's errors, calendar
     centre: Array  # [H, N, G] anchor of the targets, scaled units
     spread: Array  # [H, N, G] size of one standardised unit, scaled units
 

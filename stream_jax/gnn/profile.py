@@ -38,13 +38,13 @@ class ProfileConfig:
     cell_memories: tuple[float, ...] = (0.5, 0.8, 0.95, 0.985)  # per step: how slowly a cell's ratio forgets
     cell_priors: tuple[float, ...] = (0.25, 4.0, 32.0)  # evidence before a cell leaves the city's ratio, scaled units
     city_drift: float = 0.025  # per step: how far the city's level wanders, which with counting noise sets its memory
-    city_memory: float | None = None  # per step: the same memory for every city instead
+    city_memory: float | None = None  # per step: the same memory for every city, as in older checkpoints
     weight_memory: float = 0.95  # per step: how slowly an expert's errors are forgotten
     sharpness: float = 200.0  # of the experts' weights, per unit of mean squared standardised error
 
     @property
     def num_profiles(self) -> int:
-        """Profiles by day and week, then those by kind of day."""
+        """Profiles by day and week, then those by kind of day, of which the last is the plain one."""
         return len(self.days) + len(self.kind_priors)
 
 
@@ -59,7 +59,7 @@ class Anchors(NamedTuple):
     """The weighed forecast of all experts, issued at every step of a recording."""
 
     future: Array  # [L, H, N, F] scaled units: the next H steps, as seen from each step
-    plain: Array  # [L, H, N, F] the profile by kind of day at the city's level: no cell's own level
+    plain: Array  # [L, H, N, F] the last profile by kind of day at the city's level: no cell's own level
     weight: Array  # [L, E, F] the experts' weights behind the forecast
     days: Array  # [L, N, F] days that stand behind the plain profile
 
@@ -195,19 +195,21 @@ def _settle(levels: Levels, value: Array, observed: Array, expected: Array, cfg:
 
 def _follow(levels: Levels, value: Array, usual: Array, cfg: ProfileConfig) -> Levels:
     """Moves the city's and the cells' levels. Args: value, usual [P, N], 0 where not observed."""
-    # What an expert's error is beyond its profile and level is counting noise: variance over mean, scaled units.
-    dispersion = jnp.where(levels.count > 0, levels.loss.min() / jnp.maximum(levels.count, 1.0), 1.0)
+    # The best expert's squared error over its forecast: counting noise, and what it errs about the level.
+    dispersion = jnp.where(levels.count > 0, levels.loss.min() / jnp.where(levels.count > 0, levels.count, 1.0), 1.0)
     city = follow_city(levels.city, value.sum(-1), usual.sum(-1), dispersion, cfg)
-    cell_now = jnp.stack([value, usual * city[0, :, None]])[:, :, None]  # [2, P, 1, N]
+    ratio = city[0] if cfg.city_memory is None else 1.0 + _ratio(value.sum(-1) - usual.sum(-1), usual.sum(-1))
+    cell_now = jnp.stack([value, usual * ratio[:, None]])[:, :, None]  # [2, P, 1, N]
     memory = jnp.array(cfg.cell_memories)[:, None]
     return levels._replace(city=city, cell=memory * levels.cell + cell_now)
 
 
 def follow_city(city: Array, value: Array, usual: Array, dispersion: Array, cfg: ProfileConfig) -> Array:
-    """A Kalman filter of a level that wanders, seen through counts whose variance is `dispersion` times their mean.
+    """A Kalman filter of a level that wanders, seen through counts whose variance is `dispersion` times the usual.
 
     In information form: a sum of `usual` tells the ratio with variance dispersion / usual. So a city with few vehicles
-    remembers its level for hours, and one with many for minutes. Args: city [2, P]; value, usual [P]. Returns [2, P].
+    remembers its level for hours, and one with many for minutes. With `city_memory` evidence decays by it instead.
+    Args: city [2, P]; value, usual [P]. Returns [2, P].
     """
     ratio, evidence = city
     if cfg.city_memory is None:

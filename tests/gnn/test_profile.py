@@ -1,5 +1,7 @@
 """Claims about the causal daily profiles, the present level and the experts that are weighed online."""
 
+import dataclasses
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -7,11 +9,13 @@ import numpy as np
 
 from stream_jax.gnn.profile import (
     ProfileConfig,
+    advance,
     causal_anchors,
     causal_profile,
     expert_names,
     follow_city,
     is_weekend,
+    start_levels,
 )
 
 HORIZON, DAY = 2, 6
@@ -127,6 +131,43 @@ def test_a_small_and_a_large_city_are_both_followed_better_than_by_one_memory():
             errors[usual, memory] = float(jnp.sqrt(jnp.mean((ratio[100:-1] - level[101:]) ** 2)))
     assert errors[50.0, None] < 0.75 * errors[50.0, 0.3]  # one memory is either noisy in the small city
     assert errors[5000.0, None] < 0.75 * errors[5000.0, 0.95]  # or late in the large one
+
+
+def test_the_filter_finds_its_counting_noise_and_with_it_its_memory():
+    # Poisson counts divided by the square root of their mean m have variance 1 and mean sqrt(m), so dispersion
+    # 1 / sqrt(m): in any units the steady gain is that of 20 cells of m vehicles, gain^2 / (1 - gain) = q^2 * 20 m.
+    cfg, cells, steps = dataclasses.replace(ALONE, cell_priors=(1e6,), city_memory=None), 20, 300
+    for mean in (10.0, 1000.0):
+        expected = jnp.full((cfg.num_profiles, cells), mean**0.5)
+        coming, seen = jnp.broadcast_to(expected, (HORIZON, *expected.shape)), jnp.ones(cells, bool)
+        counts = jax.random.poisson(jax.random.key(2), mean, (steps, cells)) / mean**0.5
+
+        def step(levels, value, expected=expected, coming=coming, seen=seen):
+            return advance(levels, value, seen, expected, coming, cfg)[0], levels.city[1, 0]
+
+        _, evidence = jax.lax.scan(step, start_levels(cells, HORIZON, cfg), counts)
+        gain = np.asarray(cells * mean**0.5 / evidence[100:])
+        # Errors of the level add to the noise of a step, a few percent of it; the rest is chance.
+        np.testing.assert_allclose((gain**2 / (1.0 - gain)).mean(), cfg.city_drift**2 * cells * mean, rtol=0.2)
+
+
+def test_a_strong_prior_gives_a_cell_the_shape_of_its_city():
+    shape = np.tile([1.0, 2.0, 3.0, 3.0, 2.0, 1.0], 8)
+    values = np.repeat(shape[:, None], 9, axis=1)
+    values[:, 0] = np.tile([3.0, 2.0, 1.0, 1.0, 2.0, 3.0], 8)  # one cell has a day of its own, with the same mean
+    values = jnp.asarray(values, jnp.float32)[..., None]
+    seen, weekend = jnp.ones_like(values, bool), jnp.zeros(len(values), bool)
+    own, citys = (
+        causal_profile(values, seen, weekend, HORIZON, 0.98, 5.0, dataclasses.replace(CFG, smoothing=0), prior).expected
+        for prior in (0.01, 1e4)
+    )
+    np.testing.assert_allclose(own[-6:, 0, 0], values[-6:, 0, 0], rtol=0.02)
+    citys_shape = np.asarray(values[-6:].mean(1)[:, 0])
+    np.testing.assert_allclose(citys[-6:, 0, 0] / citys[-6:, 0, 0].mean(), citys_shape / citys_shape.mean(), rtol=0.05)
+    both = dataclasses.replace(CFG, kind_priors=(1.0, 20.0))
+    one, two = (anchors(values, seen, cfg) for cfg in (dataclasses.replace(both, kind_priors=(1.0,)), both))
+    assert two.weight.shape[1] - one.weight.shape[1] == len(CFG.cell_memories) * len(CFG.cell_priors)
+    assert float(jnp.abs(two.plain[-1] - one.plain[-1])[:, 0].max()) > 0.2  # the plain one is the last of them
 
 
 def test_nothing_observed_leaves_the_profile_at_its_level():

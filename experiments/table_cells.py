@@ -21,4 +21,5 @@ def measured(rows: list[dict], is_share: bool = False) -> str:
         bounds = [(row["lower"], row["upper"]) for row in rows if "lower" in row]
         low, high = np.mean(bounds, axis=0) if bounds else (None, None)
         return text if low is None else f"{text} [{low:.0%}, {high:.0%}]".replace("%]", " %]").replace("%,", " %,")
-    return number(mean) + (f" ± {number(results.half_width(values))}" if len(values) > 1 else "")
+    half = results.half_width(values)
+    return number(mean) + (f" ± {number(half)}" if half else "")
