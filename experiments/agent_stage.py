@@ -73,7 +73,8 @@ class LearnedControllers:
                 name, seed, agent, cfg, self.road, self._city(name)[1], scenarios, place, self.workers, self.console
             )
             if is_judged:
-                rows.append({"metric": "decrease_under_ours", "seed": seed} | self.judgement(episodes, level, training))
+                share = self.judgement(episodes, level, training)
+                rows.append({"metric": "decrease_under_ours", "seed": seed, "value": share})
             scores = [score(episode, level.limits) for episode in episodes]
             everything += scores
             rows += [
@@ -90,11 +91,11 @@ class LearnedControllers:
         pooled = summarise(everything, level.limits, reference * self.seeds if reference else None)
         return [facts | row for row in pooled + rows]
 
-    def judgement(self, episodes: list[Episode], level: DemandLevel, training: DemandLevel) -> dict[str, float]:
+    def judgement(self, episodes: list[Episode], level: DemandLevel, training: DemandLevel) -> float:
         """How often L fell as it should in anybody's episodes, mean over the L of our agents."""
         cfg = agents.agent_config(OURS, self.preset, level)
         judges = [self._trained(OURS, seed, training)[0] for seed in range(self.seeds)]
-        return {"value": float(np.mean([agents.decrease_share(judge, episodes, cfg) for judge in judges]))}
+        return float(np.mean([agents.decrease_share(judge, episodes, cfg) for judge in judges]))
 
     def _city(self, name: str) -> tuple[System, CityDays]:
         """The upstream models as a controller meets them, and all they say; variants of the aggregation have theirs."""

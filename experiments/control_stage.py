@@ -92,8 +92,8 @@ def control(args: argparse.Namespace, out: Path, console: Console) -> Path:
         for name in names if is_judged else ():  # again, now that there is an L to judge them by
             rows = level_rows(found, level, name, args.demand_factor)
             if rows:
-                seen = team.judgement(found[level.name, name], level, training)
-                rows.append(facts_of(rows[0]) | {"metric": "decrease_under_ours"} | seen)
+                share = team.judgement(found[level.name, name], level, training)
+                rows.append(facts_of(rows[0]) | {"metric": "decrease_under_ours", "value": share})
             write(rows_file, [common | row for row in rows], level)
     rows = [row for row in results.read_rows(rows_file) if row.get("network") == network_name(args)]
     control_figures.draw_all(folder, rows, found)
