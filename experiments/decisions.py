@@ -15,15 +15,18 @@ from stream_jax.conformal import e_values, fdr, fdr_metrics, p_values, range_met
 LEVELS = (0.01, 0.05, 0.1, 0.2)
 HEADLINE = 0.05  # the paper's
 OURS = "full+by"  # CRFN-BY
+WEIGHTED = ("full", "label_trim", "exp_tail", "paper_trim")  # our own p-values, whose step-up procedures weigh cells
 TRIM = 0.02  # the paper's
 LABEL_BUDGET = 0.08
 STUDENT_DEGREES = 5.0
 BLOCK_STEPS = 10
-_PROCEDURES = {"by": fdr.by_reject, "bh": fdr.bh_reject, "e_bh": fdr.e_bh_reject}
+TIE = 1e-4  # of a score, against log p: a difference of 1 is less than one rank of ten thousand
 # Names of the compared detectors: p-value variant and procedure.
 ARMS = (
     "full+by",
     "full+bh",
+    "unweighted+by",
+    "unweighted+bh",
     "soft_rank+e_bh",
     "label_trim+by",
     "label_trim+bh",
@@ -49,7 +52,7 @@ def _evidence(
     pooled: Array, label: Array, test: Array, residual: Array, moments: tuple[Array, Array], variant: str
 ) -> Array:
     match variant:
-        case "full":
+        case "full" | "unweighted":
             return p_values.conformal_p_values(pooled, test)
         case "soft_rank":
             return e_values.soft_rank_e_values(pooled, test, mean=moments[0], sd=moments[1])
@@ -75,9 +78,13 @@ def own_ranks(calibration: np.ndarray) -> np.ndarray:
     return np.where(present, rank, np.nan)
 
 
-def reject(values: np.ndarray, tested: np.ndarray, procedure: str, level: float) -> np.ndarray:
-    """Decisions of every step on its own. [T, N] bool"""
-    return np.asarray(_RULES[procedure](jnp.asarray(values), jnp.asarray(tested), level))
+def reject(
+    values: np.ndarray, tested: np.ndarray, procedure: str, level: float, weight: np.ndarray | None = None
+) -> np.ndarray:
+    """Decisions of every step on its own, BH and BY with weights if there are any. [T, N] bool"""
+    if weight is None or procedure == "e_bh":
+        weight = np.ones(values.shape, np.float32)
+    return np.asarray(_RULES[procedure](jnp.asarray(values), jnp.asarray(tested), level, jnp.asarray(weight)))
 
 
 def quality_rows(scenario: str, folds: list[Scored], seed: int) -> list[dict]:
@@ -93,8 +100,12 @@ def quality_rows(scenario: str, folds: list[Scored], seed: int) -> list[dict]:
             rows += [common | row for row in decision_rows(folds, rejected, seed)]
             if level == HEADLINE and arm != OURS:
                 rows.append(common | paired_row(folds, rejected, ours, seed))
-    # The size of the residual, for comparison with the flow's score of it.
-    rankings = {"score": [one.test for one in folds], "residual": [np.abs(one.first_residual) for one in folds]}
+    # The order in which CRFN-BY rejects, then the score of single cells, then the size of the residual.
+    rankings = {
+        "weighted": [urgency(one) for one in folds],
+        "score": [one.test for one in folds],
+        "residual": [np.abs(one.first_residual) for one in folds],
+    }
     for arm, scores in rankings.items():
         common = {"seed": seed, "scenario": scenario, "arm": arm}
         rows += [common | row for row in ranking_rows(folds, scores)]
@@ -106,7 +117,16 @@ def decided(folds: list[Scored], arm: str, levels: tuple[float, ...]) -> dict[fl
     variant, procedure = arm.split("+")
     values = np.concatenate([evidence(one, variant) for one in folds])
     tested = np.concatenate([~np.isnan(one.test) for one in folds])
-    return {level: reject(values, tested, procedure, level) for level in levels}
+    weight = np.concatenate([one.weight for one in folds]) if variant in WEIGHTED else None
+    return {level: reject(values, tested, procedure, level, weight) for level in levels}
+
+
+def urgency(one: Scored) -> np.ndarray:
+    """log w - log p with weights of mean 1, then by score where p-values are tied; NaN where not tested. [T, N]"""
+    tested = ~np.isnan(one.test)
+    mean = np.where(tested, one.weight, 0.0).sum(1, keepdims=True) / np.maximum(tested.sum(1, keepdims=True), 1)
+    found = np.log(one.weight / np.maximum(mean, 1e-9)) - np.log(evidence(one, "full"))
+    return np.where(tested, found + TIE * one.test, np.nan)
 
 
 def paired_row(folds: list[Scored], rejected: np.ndarray, ours: np.ndarray, seed: int) -> dict:
@@ -163,7 +183,12 @@ def _bootstrap(key: jax.Array, counts: fdr_metrics.StepCounts) -> fdr_metrics.Me
 
 
 def _per_step(rule: Callable) -> Callable:
-    return jax.jit(jax.vmap(lambda values, tested, level: rule(values, level, tested=tested), (0, 0, None)))
+    return jax.jit(jax.vmap(rule, (0, 0, None, 0)))
 
 
-_RULES = {name: _per_step(rule) for name, rule in _PROCEDURES.items()}
+def _step_up(values: Array, tested: Array, level: Array, weight: Array, procedure: str) -> Array:
+    return fdr.step_up(values, level, procedure=procedure, tested=tested, weights=weight).rejected
+
+
+_RULES = {name: _per_step(partial(_step_up, procedure=name)) for name in ("by", "bh")}
+_RULES["e_bh"] = _per_step(lambda values, tested, level, _: fdr.e_bh_reject(values, level, tested=tested))

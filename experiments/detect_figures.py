@@ -96,7 +96,7 @@ def recall_by_kind(rows: list[dict], kind: str) -> Figure:
 def detections(folds: list[detection.Scored], dataset: TrafficDataset, kind: str) -> Figure:
     """Where and when cells were rejected by BH at 5 %, against the labels, in the last fold."""
     one = folds[-1]
-    rejected = decisions.reject(decisions.evidence(one, "full"), ~np.isnan(one.test), "bh", 0.05)
+    rejected = decisions.decided([one], "full+bh", (0.05,))[0.05]
     figure = Figure(figsize=(13, 8), layout="constrained")
     top, bottom = figure.subfigures(2, 1, height_ratios=(1.1, 1))
     left, right = top.subplots(1, 2)

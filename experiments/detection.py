@@ -40,6 +40,9 @@ class Scored(NamedTuple):
     calibration: np.ndarray  # [Tc, N] NaN where not observed, in an outage, or near an incident, whatever the score
     calibration_label: np.ndarray  # [Tc, N] bool, injected anomalies
     test: np.ndarray  # [T, N] NaN where not tested
+    weight: np.ndarray  # [T, N] of the step-up procedures, from what neighbours and earlier steps showed
+    flow_calibration: np.ndarray  # [Tc, N] and
+    flow_test: np.ndarray  # [T, N] scores of the flow alone, whose law is known
     first_residual: np.ndarray  # [T, N] one-step normalised residual, for parametric p-values
     kind: np.ndarray  # [T, N] int8, 0 normal, else the kind of anomaly
     judged: (
@@ -132,7 +135,8 @@ def score(
 ) -> Scored:
     """Scores of calibration and test in one scenario."""
     rows, time, outage, kind, series = scenario_rows(dataset, fold, trained, scenario, seed, cfg.flow.leads)
-    scores = np.asarray(_scores(trained.flow, rows, cfg.flow))
+    scores, weight = (np.asarray(part) for part in _judge(trained.flow, rows, cfg.flow.scoring()))
+    alone = np.asarray(_judge(trained.flow, rows, cfg.flow.alone().scoring())[0])
     near, label = incident_surroundings(dataset)
     if scenario == "incidents":
         kind = label
@@ -144,6 +148,9 @@ def score(
         np.where(near[time[calibration]], np.nan, scores[calibration]),
         kind[time[calibration]] > 0,
         np.where(left_out[time[test]], np.nan, scores[test]),
+        weight[test],
+        np.where(near[time[calibration]], np.nan, alone[calibration]),
+        np.where(left_out[time[test]], np.nan, alone[test]),
         np.asarray(rows.z[..., 0])[test],
         kind[time[test]],
         seen & ~unclear[time[test]],
@@ -294,5 +301,5 @@ def take(rows: FlowData, mask: np.ndarray) -> FlowData:
     return FlowData(*(leaf[mask] for leaf in rows[:4]), rows.neighbours)
 
 
-_scores = jax.jit(crfn_by.scores, static_argnums=2)
+_judge = jax.jit(crfn_by.judge, static_argnums=2)
 _rescale = jax.jit(scale.rescale_rows)

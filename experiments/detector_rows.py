@@ -16,7 +16,7 @@ from rich.table import Table
 from data.loader import TrafficDataset
 from experiments import decisions, incident_rows
 from experiments.detection import Scored
-from experiments.detectors import FLOW, WITH_LAW, RivalScores
+from experiments.detectors import WITH_LAW, RivalScores
 from stream_jax.conformal import p_values
 
 SHOWN = ("fdr_step", "fdr_pooled", "precision", "recall", "f1", "average_precision", "vus_pr")
@@ -70,10 +70,9 @@ def decide(name: str, folds: list[RivalScores]) -> Iterator[Decided]:
             yield Decided(f"{name}+by", level, _by(tails, tested, level))
     else:
         yield Decided(name, None, [np.nan_to_num(one.test, nan=-np.inf) > one.threshold for one in folds])
-    if name != FLOW:  # with conformal p-values the flow is CRFN-BY itself
-        ranks = [conformal(one) for one in folds]
-        for level in decisions.LEVELS:
-            yield Decided(f"{name}+conformal_by", level, _by(ranks, tested, level))
+    ranks = [conformal(one) for one in folds]
+    for level in decisions.LEVELS:
+        yield Decided(f"{name}+conformal_by", level, _by(ranks, tested, level))
 
 
 def conformal(one: RivalScores) -> np.ndarray:
@@ -93,7 +92,7 @@ def print_summary(rows: list[dict], dataset: TrafficDataset, console: Console) -
         rivals = [row["arm"] for row in here if "method" in row]
         for arm in dict.fromkeys([*OURS, *rivals]):
             # A ranking belongs to scores, however they are decided upon.
-            scores = "score" if arm in OURS else arm.split("+")[0]
+            scores = "weighted" if arm in OURS else arm.split("+")[0]
             shown = [_mean(here, scores if name in SHOWN[-2:] else arm, name) for name in SHOWN]
             table.add_row(arm, *(f"{value:.3f}" for value in shown))
         console.print(table)

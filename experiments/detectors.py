@@ -26,7 +26,7 @@ from experiments.configs import ExperimentConfig
 from stream_jax.checkpoint import ForecasterCheckpoint
 from stream_jax.flows.context import FlowData
 
-FLOW = "flow_quantile"  # our flow's scores, judged by its own law
+FLOW = "flow_quantile"  # our flow's scores of single cells and steps, judged by their own law
 LEADS = "flow_all_leads"  # a flow over the errors of all leads jointly, D = H: the audit's choice
 CLIPPED = "flow_clipped"  # a flow whose context shows anomalous pasts, clipped, instead of leaving them out
 COUNTS = ":counts"
@@ -71,14 +71,18 @@ def rival_config(name: str, cfg: ExperimentConfig) -> Any:
         case "student_t_fitted":
             return parametric.ParametricConfig("student_t")
         case "flow_quantile":
-            return flow_quantile.FlowQuantileConfig(cfg.flow, cfg.flow_training)
+            return _flow_alone(cfg)
         case "flow_clipped":
-            context = dataclasses.replace(cfg.flow.context, beyond="clipped")
-            return flow_quantile.FlowQuantileConfig(dataclasses.replace(cfg.flow, context=context), cfg.flow_training)
+            return _flow_alone(cfg, context=dataclasses.replace(cfg.flow.context, beyond="clipped"))
         case "flow_all_leads":
-            return flow_quantile.FlowQuantileConfig(dataclasses.replace(cfg.flow, leads="all"), cfg.flow_training)
+            return _flow_alone(cfg, leads="all")
         case other:
             return getattr(cfg.rivals, other)
+
+
+def _flow_alone(cfg: ExperimentConfig, **changes: Any) -> flow_quantile.FlowQuantileConfig:
+    """Our flow with some settings changed, judged by itself and at single steps: such scores have a law."""
+    return flow_quantile.FlowQuantileConfig(dataclasses.replace(cfg.flow.alone(), **changes), cfg.flow_training)
 
 
 def score_fold(
@@ -179,8 +183,8 @@ def _score(
 
 def _of_flow(ours: detection.Scored, cfg: ExperimentConfig) -> RivalScores:
     rival_config(FLOW, cfg)  # refuses a score without a law
-    tail = flow_quantile.tail_probability(flow_quantile.FlowQuantileParams(None, num_targets=1), ours.test)
-    return RivalScores(ours.calibration, ours.test, tail, float("nan"))
+    tail = flow_quantile.tail_probability(flow_quantile.FlowQuantileParams(None, num_targets=1), ours.flow_test)
+    return RivalScores(ours.flow_calibration, ours.flow_test, tail, float("nan"))
 
 
 def _module(name: str) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments import ours, results, speed_tables
+from experiments import decisions, ours, results, speed_tables
 from experiments.control_tables import control_tables
 
 FORECAST = {"nrmse": "NRMSE", "mae": "MAE", "coverage": "coverage", "riw": "RIW", "winkler": "Winkler", "crps": "CRPS"}
@@ -21,7 +21,7 @@ DETECT = {
 OF_OURS = ("pu_gat_plus", "pu_gat_ensemble")  # forecasters that are no rivals to each other
 RANKING = {"average_precision": "AP", "vus_pr": "VUS-PR"}
 ON_RESIDUALS = ("gaussian", "student_t")  # p-values that judge the residual itself
-ON_THE_FLOW = ("full", "soft_rank", "label_trim", "exp_tail", "paper_trim", "flow_quantile")  # that judge its score
+ON_THE_SCORE = ("unweighted", "soft_rank")  # that judge the score of single cells
 
 
 def render(folder: Path) -> str:
@@ -117,9 +117,10 @@ def of_arm(rows: list[dict], arm: str, metric: str) -> list[dict]:
 
 
 def _ranking_behind(arm: str) -> str:
-    """The scores that a rule decides upon: residuals, the flow's, or a rival's own."""
+    """The order in which a rule rejects: by residuals, by our score, by our p-values over weights, or a rival's own."""
     method = arm.split("+")[0]
-    return "residual" if method in ON_RESIDUALS else "score" if method in ON_THE_FLOW else method
+    ours = dict.fromkeys(ON_RESIDUALS, "residual") | dict.fromkeys(ON_THE_SCORE, "score")
+    return (ours | dict.fromkeys(decisions.WEIGHTED, "weighted")).get(method, method)
 
 
 def _with_bounds(rows: list[dict]) -> str:

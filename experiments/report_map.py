@@ -99,7 +99,7 @@ def load_scored(out: Path, fold: int, dataset: TrafficDataset) -> detection.Scor
 
 def marked(scored: detection.Scored, procedure: str, steps: np.ndarray) -> list[list[int]]:
     """Cells that a procedure rejects at each of these steps of the recording."""
-    rejected = decisions.reject(decisions.evidence(scored, "full"), ~np.isnan(scored.test), procedure, LEVEL)
+    rejected = decisions.decided([scored], f"full+{procedure}", (LEVEL,))[LEVEL]
     row_of = {int(step): row for row, step in enumerate(scored.time)}
     return [np.flatnonzero(rejected[row_of[step]]).tolist() if step in row_of else [] for step in steps.tolist()]
 

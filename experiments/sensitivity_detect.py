@@ -78,7 +78,7 @@ def trimmed_rejections(scored: Scored, share: float) -> np.ndarray:
     with warnings.catch_warnings():  # that they are invalid is what the table shows
         warnings.simplefilter("ignore", p_values.InvalidPValueWarning)
         p = p_values.paper_trimmed_p_values(pooled, test, trim_fraction=share)
-    return decisions.reject(np.asarray(p), ~np.isnan(scored.test), "by", LEVEL)
+    return decisions.reject(np.asarray(p), ~np.isnan(scored.test), "by", LEVEL, scored.weight)
 
 
 def apparent_fdp(folds: list[Scored], rejected: list[np.ndarray], dataset: loader.TrafficDataset) -> float:

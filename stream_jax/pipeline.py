@@ -191,8 +191,8 @@ def observe_city(
     params: SystemParams, graph: CityTables, state: CityState, city: CityObservation, cfg: SystemConfig
 ) -> tuple[CityState, CityInfo]:
     """One step of the city: judges it, learns from it, and says what the next hour will be."""
-    (stream, residual), forecast, arrived = _follow(params, graph, (state.stream, state.residual), city, cfg)
-    detection = crfn_by.detect(params.flow, params.calibration, arrived, cfg.flow)
+    (stream, residual), forecast, judged = _follow(params, graph, (state.stream, state.residual), city, cfg)
+    detection = crfn_by.decide(judged.score, judged.tested, params.calibration, cfg.flow, judged.weight)
     conformal, online = intervals.update(state.conformal, forecast, *_label(city, cfg), cfg.conformal)
     view = city_view(
         params.aggregator,
@@ -200,7 +200,7 @@ def observe_city(
         forecast.sigma,
         detection.p_value,
         detection.rejected,
-        arrived.observed,
+        judged.tested,
         cfg.aggregation,
     )
     return CityState(stream, conformal, residual), CityInfo(forecast, online.interval, detection, view)
@@ -242,17 +242,28 @@ def tick(
 Followed = tuple[forecast_streaming.StreamState, flow_streaming.ResidualState]
 
 
+class Judged(NamedTuple):
+    """What the flow says about a step before anything is decided, [N] each."""
+
+    score: Array
+    tested: Array
+    weight: Array
+
+
 def _follow(
     params: SystemParams, graph: CityTables, state: Followed, city: CityObservation, cfg: SystemConfig
-) -> tuple[Followed, Forecast, context.FlowStep]:
-    """The forecast made at a step and the residuals that the step leaves of earlier ones."""
+) -> tuple[Followed, Forecast, Judged]:
+    """The forecast made at a step and what the flow says about the residuals that it leaves of earlier ones."""
     stream, residual = state
     residual, arrived = flow_streaming.observe(
         residual, *_label(city, cfg), city.clock, params.factor, graph.flow, cfg.scale, cfg.flow.leads
     )
+    score, weight, carried = crfn_by.step_judge(params.flow.network, arrived, residual.carried, cfg.flow)
+    residual = residual._replace(carried=carried)
     stream = forecast_streaming.observe(params.forecaster, stream, *city, cfg.forecaster)
     forecast = forecast_streaming.forecast(params.forecaster, stream, graph.forecast, cfg.forecaster)
-    return (stream, flow_streaming.issue(residual, forecast)), forecast, arrived
+    judged = Judged(score, arrived.observed, weight)
+    return (stream, flow_streaming.issue(residual, forecast)), forecast, judged
 
 
 @partial(jax.jit, static_argnames="cfg")

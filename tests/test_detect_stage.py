@@ -1,5 +1,6 @@
 """The detect stage end to end on a small recording, on top of a forecast stage run with the smallest networks."""
 
+import dataclasses
 import math
 import shutil
 
@@ -48,7 +49,7 @@ def test_rivals_are_set_beside_us_and_our_own_rows_stay_as_they_were(run, compar
     assert [row for row in rows if row["method"] == "crfn_by"] == results.read_rows(run[2])
     expected = {
         *RIVALS,
-        *(f"{name}+conformal_by" for name in RIVALS if name != "flow_quantile"),
+        *(f"{name}+conformal_by" for name in RIVALS),
         *(f"{name}+by" for name in ("student_t_fitted", "flow_all_leads", "flow_clipped", "flow_quantile")),
     }
     assert {row["method"] for row in rows} == expected | {"crfn_by"}
@@ -65,7 +66,8 @@ def test_every_rival_has_the_same_metrics_as_we_have(compared):
         for row in mine:
             least = -1.0 if row["metric"] == "f1_minus_ours" else 0.0
             assert row["value"] == "nan" or least <= row["value"] <= 1.0
-    assert {row["metric"] for row in rows if row["arm"] == "score"} == {"average_precision", "vus_pr"}
+    for ranking in ("weighted", "score", "residual"):
+        assert {row["metric"] for row in rows if row["arm"] == ranking} == {"average_precision", "vus_pr"}
 
 
 def test_rivals_are_scored_exactly_where_we_are(run, compared):
@@ -85,15 +87,23 @@ def test_rivals_are_scored_exactly_where_we_are(run, compared):
             np.testing.assert_array_equal(np.isnan(found[name][scenario].calibration), np.isnan(one.calibration))
 
 
-def test_the_flow_by_its_own_law_is_our_score_and_conformal_ranks_of_it_are_ours(compared):
+def test_the_flow_by_its_own_law_is_our_flow_alone_at_single_steps(run, compared):
+    dataset, cfg = loader.load(run[0] / "data"), configs.experiment_config(run[1])
+    fold = dataset.num_folds - 1
+    upstream = detect_stage.forecaster_of(dataset, fold, 0, run[0])
+    trained = detection.train_flow(dataset, fold, upstream, 0, cfg, False)
+    found = detection.score(dataset, fold, trained, "clean", 0, cfg)
+    alone = detection.score(dataset, fold, trained, "clean", 0, dataclasses.replace(cfg, flow=cfg.flow.alone()))
+    np.testing.assert_array_equal(found.flow_test, alone.test)
+    np.testing.assert_array_equal(found.flow_calibration, alone.calibration)
+    np.testing.assert_array_equal(alone.weight, 1.0)
+    assert not np.allclose(found.test, alone.test, equal_nan=True) and found.weight.max() > 1.5
     rows = results.read_rows(compared[2])
 
     def value(metric: str, **wanted: object) -> float:
         (row,) = [row for row in rows if (wanted | {"metric": metric, "scenario": "injected"}).items() <= row.items()]
         return row["value"]
 
-    same = value("average_precision", method="flow_quantile")
-    assert same == value("average_precision", method="crfn_by", arm="score")
     recall = [value("recall", method="flow_quantile", level=level) for level in decisions.LEVELS]
     assert recall == sorted(recall)  # a larger tail probability rejects more
 

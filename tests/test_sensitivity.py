@@ -25,6 +25,7 @@ load_trained = sensitivity.load_trained
 class FakeScored(NamedTuple):
     calibration: np.ndarray
     test: np.ndarray
+    weight: np.ndarray
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +112,7 @@ def test_p_values_that_move_together_have_block_correlation_one_and_independent_
 
 def test_trimming_more_only_adds_rejections():
     rng = np.random.default_rng(1)
-    scored = FakeScored(rng.normal(size=(300, 8)), rng.normal(1.5, 1.5, size=(40, 8)))
+    scored = FakeScored(rng.normal(size=(300, 8)), rng.normal(1.5, 1.5, size=(40, 8)), np.ones((40, 8)))
     sets = [sensitivity_detect.trimmed_rejections(scored, float(tau)) for tau in paper.TABLES["trimming"].rows]
     assert all((smaller <= larger).all() for smaller, larger in itertools.pairwise(sets))
     assert sets[0].sum() < sets[-1].sum()
@@ -125,7 +126,17 @@ def hand_made(seed: int) -> detection.Scored:
     test = np.abs(rng.normal(size=kind.shape)) + 8.0 * (kind > 0)
     calibration = np.abs(rng.normal(size=(500, 9)))
     no, yes = np.zeros(calibration.shape, bool), np.ones(test.shape, bool)
-    return detection.Scored(calibration, no, test, test, kind, yes, 0.0, 1.0, np.arange(40), no[:40, 0], no[:, 0])
+    ranked = {"calibration": calibration, "test": test, "flow_calibration": calibration, "flow_test": test}
+    known = {
+        "calibration_label": no,
+        "kind": kind,
+        "judged": yes,
+        "weight": np.ones(test.shape),
+        "mean": 0.0,
+        "sd": 1.0,
+    }
+    when = {"time": np.arange(40), "outage": no[:40, 0], "calibration_outage": no[:, 0]}
+    return detection.Scored(**ranked, **known, **when, first_residual=test)
 
 
 def test_tables_from_scores_have_every_setting_and_a_mean_that_no_block_moves(tmp_path, monkeypatch):

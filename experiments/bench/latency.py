@@ -129,7 +129,7 @@ def stages(bench: Bench) -> dict[str, tuple[Callable[..., Any], tuple]]:
 
     def score(params: SystemParams, residual: Any, label: Any, observed: Any, clock: Any, graph: Any) -> tuple:
         residual, step = flow_streaming.observe(residual, label, observed, clock, params.factor, graph.flow, cfg.scale)
-        return residual, crfn_by.step_scores(params.flow.network, step, cfg.flow)
+        return residual, crfn_by.step_judge(params.flow.network, step, residual.carried, cfg.flow)
 
     def aggregate(params: SystemParams, said: pipeline.CityInfo) -> Any:
         found = said.detection
@@ -144,7 +144,7 @@ def stages(bench: Bench) -> dict[str, tuple[Callable[..., Any], tuple]]:
         "PU-GAT+ forecasting": (forecast, (params, city.stream, seen.city, graph)),
         "Flow scoring": (score, (params, city.residual, label, observed, seen.city.clock, graph)),
         "BY thresholding": (
-            lambda params, scores, tested: crfn_by.decide(scores, tested, params.calibration, cfg.flow),
+            lambda params, scores, tested: crfn_by.decide(scores, tested, params.calibration, cfg.flow, 1.0 + scores),
             (params, latest.detection.score, observed),
         ),
         "Conformal intervals": (

@@ -74,14 +74,20 @@ def step_up(
     *,
     procedure: Literal["bh", "by"] = "by",
     tested: Array | None = None,
+    weights: Array | None = None,
 ) -> Rejections:
     """Rejects the k* smallest p-values, k* = max{k : p_(k) <= k level / (m c)}, c = 1 (BH) or H_m (BY).
 
-    p-values tied with the k*-th are rejected too, and a NaN p-value never is.
+    p-values tied with the k*-th are rejected too, and a NaN p-value never is. With weights [m] > 0, which are scaled to
+    mean 1 over the tests, p / w takes the place of p; they must not look at the p-value that they weigh.
     """
     chex.assert_rank(p_values, 1)
     counted = _counted(p_values, tested)
     size = counted.sum()
+    if weights is not None:
+        chex.assert_equal_shape([p_values, weights])
+        mean = jnp.where(counted, weights, 0.0).sum() / jnp.maximum(size, 1)
+        p_values = p_values * mean / weights
     correction = _harmonic_numbers(p_values.shape[0])[size] if procedure == "by" else 1.0
     per_rank = level / (jnp.maximum(size, 1) * correction)
     ranks = jnp.arange(1, p_values.shape[0] + 1)

@@ -5,10 +5,9 @@ calibration residuals: a flow that has seen the scores it is ranked against make
 significant.
 """
 
-import dataclasses
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import flax.linen as nn
@@ -19,44 +18,14 @@ from jax import Array
 
 from stream_jax.conformal import e_values, fdr, p_values
 from stream_jax.fit import Examples, FitResult, TrainConfig, train
-from stream_jax.flows.context import ContextConfig, ContextEncoder, FlowData, FlowStep, step_at
+from stream_jax.flows import evidence
+from stream_jax.flows.config import DEFAULT, FlowConfig
+from stream_jax.flows.context import ContextEncoder, FlowData, FlowStep, Neighbours, step_at
 from stream_jax.flows.real_nvp import ConditionalFlow, standard_normal_log_density, two_sided_radius
-from stream_jax.flows.residuals import Leads
 from stream_jax.types import Detection
 
-PValue = Literal["full", "label_trim", "exp_tail", "calibration_conditional", "paper_trim"]
 STEP_BATCH = 16  # steps scored at once
 SMALLEST_SD = 1e-6
-
-
-@dataclasses.dataclass(frozen=True)
-class FlowConfig:
-    """Flow, score, p-value and multiplicity; paper values where the paper gives one."""
-
-    num_layers: int = 6  # coupling layers where there are several targets; one target has a spline
-    hidden: int = 32  # conditioner width; not given in the paper
-    leads: Leads = "mean"  # what is scored of the H forecasts of a step: their mean error, or "all" errors jointly
-    context: ContextConfig = ContextConfig()
-    # The paper scores by "nll", which adds the context's log-volume to the energy: pooled over contexts it finds wide
-    # contexts anomalous and narrow ones normal. The length of the base vector has one law in every context.
-    score: Literal["radius", "nll"] = "radius"
-    two_sided: bool = False  # radius only: residuals that are too small, as of a stuck sensor, count as well
-    level: float = 0.05
-    procedure: fdr.Procedure = "by"
-    p_value: PValue = "full"  # "exp_tail" trusts a model of the tail; "paper_trim" is invalid and warns
-    trim_fraction: float = 0.02  # of "paper_trim"
-    label_budget: float = 0.08  # of "label_trim"
-    failure: float = 0.1  # of "calibration_conditional"
-    held_out: float = 0.25  # last share of the fitting steps, kept for early stopping
-    # Vehicles; counts are spread uniformly over this width while the flow learns. Without it the likelihood rewards
-    # shrinking onto the whole numbers, and one vehicle in an empty cell becomes the anomaly of the day.
-    jitter: float = 1.0
-
-    def __post_init__(self) -> None:
-        if min(self.num_layers, self.hidden) < 1 or not (0.0 < self.level < 1.0 and 0.0 < self.held_out < 1.0):
-            raise ValueError("num_layers and hidden must be at least 1, level and held_out inside (0, 1)")
-        if self.two_sided and self.score != "radius":
-            raise ValueError("a two-sided score needs the radius, whose law is known")
 
 
 class FlowParams(NamedTuple):
@@ -76,7 +45,6 @@ class Calibration(NamedTuple):
     count: Array  # [] int32, n
 
 
-DEFAULT = FlowConfig()
 # A batch is four steps of all cells: a week's recording leaves a few dozen steps to learn from, and 16 would be too few
 # updates. The paper gives no setting.
 DEFAULT_TRAINING = TrainConfig(learning_rate=2e-3, batch=4, epochs=20, patience=4)
@@ -132,8 +100,20 @@ def init_params(key: Array, data: FlowData, cfg: FlowConfig = DEFAULT) -> FlowPa
 
 def scores(params: FlowParams, data: FlowData, cfg: FlowConfig) -> Array:
     """Anomaly score of every cell and step, [T, N]; NaN where not observed."""
+    return judge(params, data, cfg)[0]
+
+
+def judge(params: FlowParams, data: FlowData, cfg: FlowConfig) -> tuple[Array, Array]:
+    """Scores [T, N], NaN where not observed, and what the step-up procedure weighs cells by, [T, N]."""
     _check_shapes(data)
-    return _scores_at(params.network, data, jnp.arange(data.z.shape[0]), cfg)
+    rows = jnp.arange(data.z.shape[0])
+    base, log_det = _over_steps(partial(_Network(cfg).apply, params.network), data, rows, cfg)
+    shown = evidence.shown(_drawn(base, data.z, cfg), data.observed, cfg.evidence)  # [T, N, D]
+    follow = lambda carried, now: (evidence.carry(carried, now, cfg.evidence), carried)  # noqa: E731
+    _, carried = jax.lax.scan(follow, jnp.zeros_like(shown[0]), shown)
+    conclude = partial(_conclude, neighbours=data.neighbours, cfg=cfg)
+    score, weight, _ = jax.vmap(conclude)(base, log_det, data.z, data.observed, carried)
+    return score, weight
 
 
 def log_density(params: FlowParams, data: FlowData, cfg: FlowConfig) -> Array:
@@ -160,7 +140,7 @@ def calibrate(
         is_outlier: [T, N] bool labels for p_value = "label_trim", read only for the largest scores.
     """
     kept = data.observed if screen is None else data.observed & screen
-    values = np.asarray(jax.jit(scores, static_argnums=2)(params, data, _scoring(cfg)))[np.asarray(kept)]  # [n]
+    values = np.asarray(jax.jit(scores, static_argnums=2)(params, data, cfg.scoring()))[np.asarray(kept)]  # [n]
     values = np.where(np.isnan(values), np.inf, values)
     if cfg.p_value == "label_trim":
         if is_outlier is None:
@@ -173,24 +153,30 @@ def calibrate(
     return Calibration(jnp.sort(values), params.score_mean, params.score_sd, jnp.asarray(values.size, jnp.int32))
 
 
-def detect(params: FlowParams, calibration: Calibration, data: FlowData | FlowStep, cfg: FlowConfig) -> Detection:
-    """Scores, p-values and rejections of one step, [N] each, or of every step of a recording on its own, [T, N]."""
+def detect(params: FlowParams, calibration: Calibration, data: FlowData, cfg: FlowConfig) -> Detection:
+    """Scores, p-values and rejections of every step of a recording on its own, [T, N] each."""
     chex.assert_rank(calibration.scores, 1)
-    if isinstance(data, FlowStep):
-        return decide(step_scores(params.network, data, cfg), data.observed, calibration, cfg)
-    choose = jax.vmap(partial(decide, calibration=calibration, cfg=cfg))
-    return choose(scores(params, data, cfg), data.observed)
+    score, weight = judge(params, data, cfg)
+    return jax.vmap(partial(decide, calibration=calibration, cfg=cfg))(score, data.observed, weight=weight)
 
 
-def decide(score: Array, tested: Array, calibration: Calibration, cfg: FlowConfig) -> Detection:
+def step_judge(network: Any, step: FlowStep, carried: Array, cfg: FlowConfig) -> tuple[Array, Array, Array]:
+    """Scores [N] and weights [N] of one step, and what to carry [N, D] to the next; zeros before the first."""
+    base, log_det = _Network(cfg).apply(network, step)
+    return _conclude(base, log_det, step.z, step.observed, carried, step.neighbours, cfg)
+
+
+def decide(
+    score: Array, tested: Array, calibration: Calibration, cfg: FlowConfig, weight: Array | None = None
+) -> Detection:
     """P-values and rejections of one step from its scores [N]; lets procedures be compared on the same scores."""
     chex.assert_equal_shape([score, tested])
     p_value = _p_values(score, calibration.scores, cfg)
     if cfg.procedure == "e_bh":
-        evidence = e_values.soft_rank_e_values(calibration.scores, score, mean=calibration.mean, sd=calibration.sd)
-        rejected = fdr.e_bh_reject(evidence, cfg.level, tested=tested)
+        e_value = e_values.soft_rank_e_values(calibration.scores, score, mean=calibration.mean, sd=calibration.sd)
+        rejected = fdr.e_bh_reject(e_value, cfg.level, tested=tested)
     else:
-        rejected = fdr.step_up(p_value, cfg.level, procedure=cfg.procedure, tested=tested).rejected
+        rejected = fdr.step_up(p_value, cfg.level, procedure=cfg.procedure, tested=tested, weights=weight).rejected
     return Detection(jnp.where(tested, score, 0.0), jnp.where(tested, p_value, 1.0), rejected)
 
 
@@ -242,24 +228,28 @@ def _over_steps(function: Any, data: FlowData, rows: Array, cfg: FlowConfig) -> 
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], results)
 
 
-def _scores_at(network: Any, data: FlowData, rows: Array, cfg: FlowConfig) -> Array:
-    return _over_steps(lambda step: step_scores(network, step, cfg), data, rows, cfg)
-
-
-def step_scores(network: Any, step: FlowStep, cfg: FlowConfig) -> Array:
-    """Scores of one step, [N]; NaN where not observed."""
-    base, log_det = _Network(cfg).apply(network, step)
+def _conclude(
+    base: Array, log_det: Array, z: Array, observed: Array, carried: Array, neighbours: Neighbours, cfg: FlowConfig
+) -> tuple[Array, Array, Array]:
+    """Scores [N], NaN where not observed, weights [N], and what is carried on [N, D]."""
+    drawn = _drawn(base, z, cfg)
     if cfg.score == "nll":
         score = -standard_normal_log_density(base) - log_det
     else:
-        score = two_sided_radius(base) if cfg.two_sided else jnp.linalg.norm(base, axis=-1)
-    return jnp.where(step.observed, score, jnp.nan)
+        score = two_sided_radius(base) if cfg.two_sided else evidence.lasting_radius(drawn, carried)
+    now = evidence.shown(drawn, observed, cfg.evidence)
+    weight = evidence.weights(now, observed, carried, neighbours, cfg.evidence)
+    return jnp.where(observed, score, jnp.nan), weight, evidence.carry(carried, now, cfg.evidence)
+
+
+def _drawn(base: Array, z: Array, cfg: FlowConfig) -> Array:
+    return base + cfg.shrink * (z - base)
 
 
 @partial(jax.jit, static_argnames="cfg")
 def _moments(network: Any, data: FlowData, rows: Array, cfg: FlowConfig) -> tuple[Array, Array]:
     """Mean and standard deviation of the observed scores of some steps."""
-    values = _scores_at(network, data, rows, cfg)
+    values = scores(FlowParams(network, jnp.zeros(()), jnp.ones(())), data, cfg)[rows]
     return jnp.nanmean(values), jnp.maximum(jnp.nanstd(values), SMALLEST_SD)
 
 
@@ -271,12 +261,6 @@ def _p_values(score: Array, calibration: Array, cfg: FlowConfig) -> Array:
     if cfg.p_value == "paper_trim":
         return p_values.paper_trimmed_p_values(calibration, score, trim_fraction=cfg.trim_fraction)
     return p_values.conformal_p_values(calibration, score, assume_sorted=True)
-
-
-def _scoring(cfg: FlowConfig) -> FlowConfig:
-    """The part of the configuration that scores depend on, so that one compiled function serves all procedures."""
-    kept = {name: getattr(cfg, name) for name in ("num_layers", "hidden", "context", "score", "two_sided")}
-    return FlowConfig(**kept)
 
 
 def _check_shapes(data: FlowData) -> None:

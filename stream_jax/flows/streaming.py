@@ -1,7 +1,7 @@
 """The detector's input one observation at a time: the same steps as `step_at` gives for a whole recording.
 
-Section 4.2. What is carried: the forecasts whose steps are still to come, the scale of recent residuals, and the
-residuals of the last `lags` steps.
+Section 4.2. What is carried: the forecasts whose steps are still to come, the scale of recent residuals, the residuals
+of the last `lags` steps, and the evidence that weights are made of, which only the flow can bring forward.
 """
 
 from typing import NamedTuple
@@ -24,6 +24,7 @@ class ResidualState(NamedTuple):
     scale: ScaleState
     past: Array  # [lags, N, D] rescaled, oldest first, 0 where not observed
     past_observed: Array  # [lags, N] bool
+    carried: Array  # [N, D] evidence of the steps before, for weights
 
 
 def empty(shape: tuple[int, ...], lags: int, leads: Leads = "mean") -> ResidualState:
@@ -36,6 +37,7 @@ def empty(shape: tuple[int, ...], lags: int, leads: Leads = "mean") -> ResidualS
         scale=start_scale(cells),
         past=jnp.zeros((lags, cells, width)),
         past_observed=jnp.zeros((lags, cells), bool),
+        carried=jnp.zeros((cells, width)),
     )
 
 

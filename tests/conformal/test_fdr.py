@@ -154,6 +154,21 @@ def test_a_batch_is_one_family_and_the_last_may_be_shorter():
     assert rejected.any() and not rejected.all()
 
 
+def test_weights_of_mean_one_take_the_place_of_an_equal_budget():
+    p_values, weights = jnp.array([0.03, 0.03, 0.6, 0.9]), jnp.array([1.0, 5.0, 1.0, 1.0])
+    assert not bh_reject(p_values, 0.05).any()  # .03 > 2 * .05 / 4
+    # Weights of mean 2: p / w = (.06, .012, 1.2, 1.8), and .012 <= .05 / 4.
+    for scale in (1.0, 40.0):
+        found = step_up(p_values, 0.05, procedure="bh", weights=scale * weights)
+        np.testing.assert_array_equal(found.rejected, [False, True, False, False])
+    equal = step_up(p_values, 0.2, weights=jnp.full(4, 7.0))
+    chex.assert_trees_all_close(equal, step_up(p_values, 0.2))
+    # What is not tested has no share: the mean of the two left is 3, so p / w = .018 <= .05 / 2.
+    tested = jnp.array([True, True, False, False])
+    masked = step_up(p_values, 0.05, procedure="bh", weights=weights.at[2].set(1e6), tested=tested)
+    np.testing.assert_array_equal(masked.rejected, [False, True, False, False])
+
+
 def test_vmapped_decisions_trace_once():
     decide = jax.jit(jax.vmap(chex.assert_max_traces(by_reject, n=1), in_axes=(0, None)))
     for seed in range(3):

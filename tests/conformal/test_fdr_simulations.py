@@ -10,12 +10,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from scipy import signal
 
 from stream_jax.conformal.e_values import soft_rank_e_values
-from stream_jax.conformal.fdr import bh_reject, by_reject, e_bh_reject, storey_bh_reject
+from stream_jax.conformal.fdr import bh_reject, by_reject, e_bh_reject, step_up, storey_bh_reject
 from stream_jax.conformal.p_values import (
     InvalidPValueWarning,
     calibration_conditional_p_values,
@@ -123,6 +124,25 @@ def test_equal_correlation_between_cells_of_either_sign_does_not_break_bh():
     for rho, sign in itertools.product((0.3, 0.7, 0.95), (1.0, mixed)):
         scores = shifted(rng, one_factor(rng, 2000, rho, sign), IS_ANOMALY)
         assert_controls(summarise(np.asarray(decide(scores))))
+
+
+def test_weights_from_elsewhere_keep_the_level_and_gain_power_and_weights_from_the_p_value_itself_break_it():
+    # Anomalies of 3 standard deviations, and a second number of each cell that says where they are likely.
+    rng = np.random.default_rng(4)
+    z = rng.normal(size=(600, NUM_CELLS)) + 3.0 * IS_ANOMALY
+    hint = rng.normal(size=z.shape) + 2.0 * IS_ANOMALY
+
+    def decide(z, hint):
+        p = gaussian_p_values(z)
+        weighted = {n: jnp.exp(2.0 * jnp.clip(v - 0.5, 0.0, 1.7)) for n, v in (("elsewhere", hint), ("itself", z))}
+        found = {name: step_up(p, LEVEL, procedure="bh", weights=w).rejected for name, w in weighted.items()}
+        return found | {"none": bh_reject(p, LEVEL), "by": step_up(p, LEVEL, weights=weighted["elsewhere"]).rejected}
+
+    result = simulate(decide, z.astype(np.float32), hint.astype(np.float32))
+    for name in ("elsewhere", "by", "none"):
+        assert_controls(result[name])
+    assert result["elsewhere"][2] > 1.3 * result["none"][2]
+    assert result["itself"][0] > 2 * LEVEL
 
 
 def test_guo_rao_dependence_breaks_bh_by_the_harmonic_factor_and_not_by():

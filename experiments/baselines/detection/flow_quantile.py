@@ -22,12 +22,12 @@ from stream_jax.flows.context import FlowData
 class FlowQuantileConfig:
     """The flow and its training, CRFN-BY's own."""
 
-    flow: crfn_by.FlowConfig = crfn_by.DEFAULT
+    flow: crfn_by.FlowConfig = crfn_by.DEFAULT.alone()
     training: TrainConfig = crfn_by.DEFAULT_TRAINING
 
     def __post_init__(self) -> None:
-        if self.flow.score != "radius" or self.flow.two_sided:
-            raise ValueError("only the radius of the base vector has a law of its own")
+        if not self.flow.has_law or self.flow.two_sided:
+            raise ValueError("only the radius of the flow's own base vector at single steps has a law of its own")
 
 
 class FlowQuantileParams(NamedTuple):
