@@ -11,12 +11,14 @@ from pathlib import Path
 
 from data.errors import DataError
 from data.spark_etl import shards
-from experiments import plan, results
+from experiments import decisions, plan, results
 
 COMMANDS = "commands.json"
 # What is kept of single folds; of all folds together everything is. The rest stays in the run's own folder.
 OF_FOLDS = ("nrmse", "mae", "crps", "winkler", "coverage", "riw", "parameters", "epochs")
 PREFIXES_OF_FOLDS = ("gamma", "joint", "seconds", "fit_seconds")
+# What is kept of false-discovery targets other than the headline one, and of our own rules alone.
+OF_LEVELS = ("fdr_step", "recall", "f1", "null_rate")
 DIGITS = 6
 HASH = 12  # characters of a recording's hash that tell it from all others here
 
@@ -33,13 +35,15 @@ def publish(run: Path, folder: Path, name: str | None = None) -> list[Path]:
         _check_same_recording(target / file, rows)
     said = _commands(run, target, {file.removesuffix(".jsonl") for file in found})
     for file, rows in found.items():
-        results.replace_rows(target / file, map(_slim, results.read_rows(target / file)))
+        results.replace_rows(target / file, (_slim(row) for row in results.read_rows(target / file) if _is_kept(row)))
         results.write_rows(target / file, rows)
     (target / COMMANDS).write_text(json.dumps(said, indent=1, sort_keys=True) + "\n")
     return [*(target / file for file in found), target / COMMANDS]
 
 
 def _is_kept(row: dict) -> bool:
+    if row.get("stage") == "detect" and row.get("level") not in (None, decisions.HEADLINE):
+        return row["method"] == "crfn_by" and row["metric"] in OF_LEVELS
     is_whole = row.get("fold", "all") == "all"
     return is_whole or row["metric"] in OF_FOLDS or row["metric"].startswith(PREFIXES_OF_FOLDS)
 

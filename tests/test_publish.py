@@ -73,3 +73,18 @@ def test_single_folds_keep_their_scores_and_numbers_six_digits(run, tmp_path):
     kept = {(row["fold"], row["metric"]): row["value"] for row in results.read_rows(file) if row["method"] == "theirs"}
     assert kept.keys() == {("0", "nrmse"), ("0", "gamma/trend")} | {("all", row["metric"]) for row in rows}
     assert set(kept.values()) == {0.123457}
+
+
+def test_other_targets_than_the_headline_one_keep_our_own_rates_alone(run, tmp_path):
+    rows = [
+        ROW | {"stage": "detect", "method": method, "metric": metric, "level": level, "scenario": "injected"}
+        for method in ("crfn_by", "pca+conformal_by")
+        for metric in ("fdr_step", "precision")
+        for level in (None, 0.05, 0.2)
+    ]
+    results.write_rows(run / "results" / "small" / "detect.jsonl", rows)
+    publish.publish(run, tmp_path / "results")
+    kept = results.read_rows(tmp_path / "results" / "small" / "detect.jsonl")
+    assert len([row for row in kept if row["level"] != 0.2]) == 8
+    (other,) = [row for row in kept if row["level"] == 0.2]
+    assert (other["method"], other["metric"]) == ("crfn_by", "fdr_step")
