@@ -111,7 +111,7 @@ def _interventions_at_incidents(episode: Episode, place: Path) -> int:
 
 
 def _decisions(episode: Episode, place: Path) -> Decision:
-    return agent_road.read_decisions(agent_road.decision_file(place, episode.index, episode.scenario))
+    return agent_road.read_decisions(agent_road.decision_file(place, episode.index, episode.scenario))[0]
 
 
 def _minutes(incident: RoadIncident, episode: Episode) -> tuple[float, float]:

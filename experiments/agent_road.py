@@ -47,47 +47,66 @@ class Moments(NamedTuple):
 
 
 class Driver:
-    """A `step_fn` that asks a policy and keeps what was decided, episode by episode."""
+    """A `step_fn` that asks a policy and keeps what was decided, episode by episode.
+
+    The policy drives the warm-up too, of which only the plan in force at its end is kept.
+    """
 
     def __init__(self, policy_step: PolicyStep, scenarios: Sequence[Scenario], days: CityDays, offset: int = 0) -> None:
         self.policy_step, self.scenarios, self.days, self.offset = policy_step, scenarios, days, offset
-        self.moments = [moments(scenario, days) for scenario in scenarios]
-        self.decisions: list[list[Decision]] = [[] for _ in scenarios]
+        self.known = [moments(scenario, days, warm_up=True) for scenario in scenarios]
+        self.decisions: list[list[Decision]] = [[] for _ in scenarios]  # after the warm-up
+        self.in_force: dict[int, np.ndarray] = {}  # by episode, [I, 9]
+        self.first: dict[int, np.ndarray] = {}  # in force when the warm-up ended
 
     def __call__(self, tick: Tick) -> np.ndarray:
         """Actions [E, I, 9] of all environments; idle rows are computed and ignored."""
         episode = np.maximum(tick.episode, 0)
-        for place in np.flatnonzero(tick.begins):
-            self.decisions[episode[place]] = []
-        plans = np.stack([self._plan(index, tick.road.queue.shape[1]) for index in episode])
-        now = [
-            jax.tree.map(lambda leaf, k=k: leaf[k], self.moments[i]) for i, k in zip(episode, tick.step, strict=True)
-        ]
-        seen = jax.tree.map(lambda *rows: np.stack(rows), *now)
+        default = np.zeros((tick.road.queue.shape[1], ACTIONS), np.float32)
+        for index in episode[tick.begins]:
+            self.decisions[index], self.in_force[index] = [], default
+        plans = np.stack([self.in_force.get(index, default) for index in episode])
+        seen = [self._at(index, step) for index, step in zip(episode, tick.step, strict=True)]
+        view, clock = jax.tree.map(lambda *rows: np.stack(rows), *seen)
         seeds = np.array([self.scenarios[index].seed - self.offset for index in episode])
-        made = self.policy_step(seeds, tick.step, physical_rows(tick.road), seen.view, plans, seen.clock)
+        made = self.policy_step(seeds, tick.step, physical_rows(tick.road), view, plans, clock)
         for place in np.flatnonzero(tick.active):
-            self.decisions[episode[place]].append(jax.tree.map(lambda leaf, p=place: leaf[p], made))
+            self._keep(episode[place], tick.step[place], jax.tree.map(lambda leaf, p=place: leaf[p], made))
         return np.asarray(made.action)
 
-    def _plan(self, index: int, signals: int) -> np.ndarray:
-        """The action in force: the last one of the episode, or the default plan of the warm-up."""
-        made = self.decisions[index]
-        return np.asarray(made[-1].action) if made else np.zeros((signals, ACTIONS), np.float32)
+    def episode(self, index: int, road: RoadMeasurement) -> Episode:
+        """A finished episode as the learner keeps it."""
+        known = moments(self.scenarios[index], self.days)
+        return as_episode(road, stacked(self.decisions[index]), known, self.first[index])
+
+    def _at(self, index: int, step: int) -> Moments:
+        row = step + self.scenarios[index].warmup_s // CONTROL_S
+        return jax.tree.map(lambda leaf: leaf[row], self.known[index])
+
+    def _keep(self, index: int, step: int, made: Decision) -> None:
+        if step == 0:
+            self.first[index] = self.in_force[index]
+        if step >= 0:
+            self.decisions[index].append(made)
+        self.in_force[index] = np.asarray(made.action)
 
 
-def moments(scenario: Scenario, days: CityDays) -> Moments:
+def moments(scenario: Scenario, days: CityDays, warm_up: bool = False) -> Moments:
     """What is known at each control step: the view after the last complete step of the city, and the clock."""
-    passed = CONTROL_S * np.arange(scenario.duration_s // CONTROL_S + 1) // days.bin_s
-    latest = np.clip(scenario.first_step - 1 + passed, 0, len(days.clock) - 1)
+    before = scenario.warmup_s // CONTROL_S if warm_up else 0
+    steps = np.arange(-before, scenario.duration_s // CONTROL_S + 1)
+    latest = np.clip(scenario.first_step - 1 + CONTROL_S * steps // days.bin_s, 0, len(days.clock) - 1)
     view = jax.tree.map(lambda leaf: np.asarray(leaf)[latest], days.view)
-    return Moments(view, clocks(scenario, days.clock, days.bin_s))
+    return Moments(view, clocks(scenario, days.clock, days.bin_s, before))
 
 
-def clocks(scenario: Scenario, clock: np.ndarray, bin_s: int) -> np.ndarray:
-    """The state's clock at every control step, [T + 1, 5]. Args: clock [L, 4] of the recording's steps."""
-    shown = [np.append(clock[scenario.first_step], 0.0).astype(np.float32)]
-    for _ in range(scenario.duration_s // CONTROL_S):
+def clocks(scenario: Scenario, clock: np.ndarray, bin_s: int, before: int = 0) -> np.ndarray:
+    """The state's clock at every control step, [before + T + 1, 5]. Args: clock [L, 4] of the recording's steps."""
+    whole = -(-before * CONTROL_S // bin_s)  # steps of the city in which the first control step lies
+    start = np.append(clock[max(scenario.first_step - whole, 0)], 0.0).astype(np.float32)
+    late = whole * bin_s - before * CONTROL_S
+    shown = [np.asarray(advance_clock(start, late, bin_s)) if late else start]
+    for _ in range(before + scenario.duration_s // CONTROL_S):
         shown.append(np.asarray(_next_clock(shown[-1], bin_s)))
     return np.stack(shown)
 
@@ -117,7 +136,7 @@ def collector(
         for one in run_episodes(make_session, scenarios, driver, workers, console=console, title="  episodes"):
             if one.failure is not None:
                 raise ValueError(f"An episode failed repeatedly: {one.failure.strip().splitlines()[-1]}")
-            done[one.index] = as_episode(one.road, stacked(driver.decisions[one.index]), driver.moments[one.index])
+            done[one.index] = driver.episode(one.index, one.road)
         return [done[index] for index in range(num_episodes)]
 
     return collect
@@ -125,18 +144,18 @@ def collector(
 
 def rebuilt(episode: sim_loop.Episode, decisions: Path, days: CityDays) -> Episode:
     """An evaluated episode as the learner would have kept it. Args: decisions: the file that `agent_method` wrote."""
-    return as_episode(episode.road, read_decisions(decisions), moments(episode.scenario, days))
+    made, first = read_decisions(decisions)
+    return as_episode(episode.road, made, moments(episode.scenario, days), first)
 
 
-def as_episode(road: RoadMeasurement, made: Decision, known: Moments) -> Episode:
-    """What the learner keeps of an episode. Args: made: leaves [T, ...]."""
-    first = np.zeros_like(made.action[:1])
+def as_episode(road: RoadMeasurement, made: Decision, known: Moments, first: np.ndarray) -> Episode:
+    """What the learner keeps of an episode. Args: made: leaves [T, ...]; first [I, 9] in force before the first."""
     after = RoadMeasurement(*(field[1:] for field in road))
     return Episode(
         x=physical_rows(road),
         view=known.view,
         clock=known.clock,
-        plan=np.concatenate([first, made.action]),
+        plan=np.concatenate([first[None], made.action]),
         proposed=made.proposed,
         log_prob=made.log_prob,
         certificate=made.certificate,
@@ -156,7 +175,8 @@ def agent_method(
         action = driver(tick)
         for place in np.flatnonzero(tick.active & (tick.step == length - 1)):
             index = int(tick.episode[place])
-            save_decisions(decision_file(folder, todo[index], scenarios[todo[index]]), driver.decisions[index])
+            path = decision_file(folder, todo[index], scenarios[todo[index]])
+            save_decisions(path, driver.decisions[index], driver.first[index])
         return action
 
     return evaluation.Method(name, partial(evaluation.open_session, road.network, default_plan.driver), step_fn)
@@ -167,21 +187,21 @@ def decision_file(folder: Path, index: int, scenario: Scenario) -> Path:
     return folder / "decisions" / f"{index:03d}-{evaluation.scenario_digest(scenario)}.npz"
 
 
-def save_decisions(path: Path, decisions: list[Decision]) -> None:
-    """Writes the decisions of one episode, whole or not at all."""
+def save_decisions(path: Path, decisions: list[Decision], first: np.ndarray) -> None:
+    """Writes the decisions of one episode, and the plan in force before them, whole or not at all."""
     made = stacked(decisions)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".tmp")
     flat = {name: getattr(made, name) for name in ("action", "proposed", "log_prob")}
-    shards.write_arrays(draft, **flat, **made.certificate._asdict())
+    shards.write_arrays(draft, first=first, **flat, **made.certificate._asdict())
     draft.replace(path)
 
 
-def read_decisions(path: Path) -> Decision:
-    """Leaves [T, ...]."""
+def read_decisions(path: Path) -> tuple[Decision, np.ndarray]:
+    """Leaves [T, ...], and the plan [I, 9] in force before the first."""
     arrays = shards.read_arrays(path)
     certificate = Certificate(*(arrays[name] for name in Certificate._fields))
-    return Decision(arrays["action"], arrays["proposed"], arrays["log_prob"], certificate)
+    return Decision(arrays["action"], arrays["proposed"], arrays["log_prob"], certificate), arrays["first"]
 
 
 def stacked(decisions: list[Decision]) -> Decision:

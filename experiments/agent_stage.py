@@ -15,7 +15,7 @@ from experiments import agent_figures, agent_road, agents, rivals, system
 from experiments.agent_road import CityDays
 from experiments.agents import OURS, RIVALS
 from experiments.configs import experiment_config
-from experiments.evaluation import score, summarise
+from experiments.evaluation import RULES, score, summarise
 from experiments.keeping import keep_surroundings
 from experiments.networks import control_folder, network_name
 from experiments.road import CityRoad, vehicles_per_hour
@@ -139,7 +139,7 @@ class LearnedControllers:
 
     def _circumstances(self, name: str, level: DemandLevel) -> str:
         """A folder name that changes with the demand, the road and what the city says."""
-        digest = hashlib.sha256(repr((self._demand(level), self.road.planner.cfg)).encode())
+        digest = hashlib.sha256(repr((RULES, self._demand(level), self.road.planner.cfg)).encode())
         for leaf in jax.tree.leaves(self._city(name)[1].view):
             digest.update(np.ascontiguousarray(leaf))
         return f"{level.name}-{digest.hexdigest()[:10]}"

@@ -27,6 +27,7 @@ from stream_jax.rl.reward import traffic_reward
 from stream_jax.types import RoadMeasurement
 
 CONFIDENCE = 0.95
+RULES = 2  # of how an episode is driven: a controller drives its warm-up too; episodes of other rules are not read
 MEDIANS = ("longest_wait", "travel_time")  # which a gridlock moves less than the mean
 PAIRED = ("reward", "travel_time", "violating_steps")  # compared with the reference method episode by episode
 
@@ -149,7 +150,7 @@ def episode_file(folder: Path, index: int, scenario: Scenario) -> Path:
 
 def scenario_digest(scenario: Scenario) -> str:
     """Names a scenario by its trips and incidents, so that what was computed for another is never taken for it."""
-    facts = repr((scenario.incidents, scenario.warmup_s, scenario.duration_s, scenario.seed)).encode()
+    facts = repr((RULES, scenario.incidents, scenario.warmup_s, scenario.duration_s, scenario.seed)).encode()
     return hashlib.sha256(Path(scenario.route_file).read_bytes() + facts).hexdigest()[:10]
 
 

@@ -26,7 +26,7 @@ class Tick(NamedTuple):
     road: RoadMeasurement  # fields [E, ...]
     active: np.ndarray  # [E] bool
     begins: np.ndarray  # [E] bool: the first step of an episode, so forget what was carried
-    step: np.ndarray  # [E] int, control step within the episode
+    step: np.ndarray  # [E] int, control step since the end of the warm-up, negative within it
     episode: np.ndarray  # [E] int, index in the list of scenarios
 
 
@@ -39,7 +39,7 @@ class Episode(NamedTuple):
     index: int  # in the list of scenarios
     scenario: Scenario
     road: RoadMeasurement | None  # fields [T + 1, ...], first the end of the warm-up; None if it failed
-    action: np.ndarray | None  # [T, I, 9]
+    action: np.ndarray | None  # [T, I, 9] after the warm-up
     totals: dict[str, float]
     failure: str | None
 
@@ -88,6 +88,8 @@ class _Run:
         self.episode = [-1] * len(pool)  # index of the scenario, -1 when idle
         self.roads: list[list[RoadMeasurement]] = [[] for _ in pool]
         self.actions: list[list[np.ndarray]] = [[] for _ in pool]
+        self.step = [0] * len(pool)
+        self.begins = [False] * len(pool)
         self.last: RoadMeasurement | None = None  # fills the rows of environments that have nothing to say
 
     def episodes(self) -> Iterator[Episode]:
@@ -139,8 +141,10 @@ class _Run:
                 result = Episode(index, self.scenarios[index], None, None, {}, reply.reason)
             self._begin(place)
             return result
-        self.roads[place] += reply.roads
-        self.last = reply.roads[-1]
+        self.begins[place] = not self.roads[place]
+        # Of a warm-up only its end is kept.
+        self.roads[place] = reply.roads if reply.step <= 0 else self.roads[place] + reply.roads
+        self.last, self.step[place] = reply.roads[-1], reply.step
         if reply.totals is None:
             return None
         actions = self.actions[place] if self.step_fn else reply.actions
@@ -155,11 +159,12 @@ class _Run:
             return
         latest = [roads[-1] if roads else self.last for roads in self.roads]
         road = RoadMeasurement(*(np.stack(field) for field in zip(*latest, strict=True)))
-        step = np.array([max(len(roads) - 1, 0) for roads in self.roads])
-        active = np.array(acting)
-        actions = np.asarray(self.step_fn(Tick(road, active, active & (step == 0), step, np.array(self.episode))))
+        active, step = np.array(acting), np.array(self.step)
+        tick = Tick(road, active, active & np.array(self.begins), step, np.array(self.episode))
+        actions = np.asarray(self.step_fn(tick))
         for place in np.nonzero(acting)[0]:
-            self.actions[place].append(actions[place])
+            if step[place] >= 0:
+                self.actions[place].append(actions[place])
             self.pool[place].step(actions[place])
 
 

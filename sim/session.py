@@ -60,8 +60,8 @@ class Scenario(NamedTuple):
 
     route_file: Path
     incidents: tuple[RoadIncident, ...]
-    warmup_s: int  # under the default plan, before control begins
-    duration_s: int  # of control, after the warm-up
+    warmup_s: int  # while the empty road fills: driven like the rest, and not judged
+    duration_s: int  # after the warm-up
     seed: int
     first_step: int  # index of the city's step at the end of the warm-up, -1 without a city
     flow: np.ndarray  # [T, I] the city's flow behind the demand
@@ -85,8 +85,12 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def reset(self, scenario: Scenario) -> RoadMeasurement:
-        """Starts the scenario, warms up under the default plan and returns the warm-up's last control step."""
+    def reset(self, scenario: Scenario, warm_up: bool = True) -> RoadMeasurement:
+        """Starts the scenario, warms up under the default plan and returns the warm-up's last control step.
+
+        Without `warm_up` the caller drives the warm-up too, by as many whole steps as it has; a rest comes before them,
+        under the default plan.
+        """
         self.close()
         self._check(scenario)
         self._scenario, self._time = scenario, 0
@@ -99,12 +103,19 @@ class Session:
         self._writer.reset()
         self.done = False
         measured = self._tracker.measure()
+        if scenario.warmup_s == 0:
+            self._tracker.begin_totals()
         default = np.zeros((len(self.network.ids), ACTIONS))
+        rest, whole = scenario.warmup_s % self.cfg.control_s, scenario.warmup_s // self.cfg.control_s
         # An uneven warm-up begins with the shorter step, so that the last one is whole.
-        for seconds in _chunks(scenario.warmup_s, self.cfg.control_s):
+        for seconds in [rest] * bool(rest) + [self.cfg.control_s] * (whole * warm_up):
             measured = self._run(default, seconds)
-        self._tracker.begin_totals()
         return measured
+
+    @property
+    def control_step(self) -> int:
+        """Control steps since the end of the warm-up, negative within it."""
+        return (self._time - self._scenario.warmup_s) // self.cfg.control_s
 
     def step(self, action: np.ndarray) -> RoadMeasurement:
         """One control step under `decode_action(action)`. Args: action [I, 9]."""
@@ -196,6 +207,8 @@ class Session:
         with self._failures("SUMO stopped in mid-episode"):
             for _ in range(seconds):
                 self._second(plan)
+                if self._time == self._scenario.warmup_s:
+                    self._tracker.begin_totals()
         return self._tracker.measure()
 
     def _second(self, plan: Plan) -> None:
@@ -251,7 +264,3 @@ def _end(process: subprocess.Popen) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _chunks(total: int, size: int) -> list[int]:
-    return ([total % size] if total % size else []) + [size] * (total // size)

@@ -23,6 +23,7 @@ class Reply(NamedTuple):
 
     roads: list[RoadMeasurement]
     actions: list[np.ndarray]  # of a whole episode
+    step: int  # control step that comes next, counted from the end of the warm-up
     totals: dict[str, float] | None  # not None when the episode is over
 
 
@@ -67,7 +68,9 @@ class InProcess:
     def _begin(self, scenario: Scenario, whole: bool) -> Reply:
         if self.session is None:
             self.session = self.make_session()
-        return whole_episode(self.session, scenario) if whole else Reply([self.session.reset(scenario)], [], None)
+        if whole:
+            return whole_episode(self.session, scenario)
+        return Reply([self.session.reset(scenario, warm_up=False)], [], self.session.control_step, None)
 
     def _step(self, action: np.ndarray) -> Reply:
         return one_step(self.session, action)
@@ -164,13 +167,13 @@ def whole_episode(session: Session, scenario: Scenario) -> Reply:
     while not session.done:
         roads.append(session.step(rest))
         actions.append(rest)
-    return Reply(roads, actions, session.totals())
+    return Reply(roads, actions, session.control_step, session.totals())
 
 
 def one_step(session: Session, action: np.ndarray) -> Reply:
     """One control step."""
     road = session.step(action)
-    return Reply([road], [], session.totals() if session.done else None)
+    return Reply([road], [], session.control_step, session.totals() if session.done else None)
 
 
 def _serve(pipe: multiprocessing.connection.Connection, make_session: Callable[[], Session]) -> None:

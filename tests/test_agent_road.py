@@ -63,6 +63,16 @@ def test_an_agent_is_shown_the_view_of_the_last_complete_step():
     chex.assert_trees_all_equal(known.view.mean[:, 0, 0], np.repeat([4.0, 5.0], [15, 6]).astype(np.float32))
 
 
+def test_in_the_warm_up_the_step_before_is_in_progress_and_the_clock_leads_to_where_control_is_judged():
+    filling = scenario()._replace(warmup_s=1200)
+    known = agent_road.moments(filling, days(), warm_up=True)
+    # 20 minutes: step 3 for five of them, when 2 is the last complete one, then step 4; then as without a warm-up.
+    expected = np.repeat([2.0, 3.0, 4.0, 5.0], [5, 15, 15, 6]).astype(np.float32)
+    chex.assert_trees_all_equal(known.view.mean[:, 0, 0], expected)
+    chex.assert_trees_all_close(known.clock[20:], agent_road.moments(filling, days()).clock, atol=1e-5)
+    chex.assert_trees_all_close(known.clock[:5, 4], np.arange(10, 15) / 15, atol=1e-5)
+
+
 def test_the_clock_starts_with_the_step_and_its_share_grows_by_a_fifteenth_a_minute():
     clock = agent_road.clocks(scenario(), days().clock, 900)
     chex.assert_trees_all_close(clock[:15, 4], np.arange(15) / 15, atol=1e-5)
@@ -83,6 +93,15 @@ def test_the_executed_action_is_the_plan_that_the_next_step_sees():
         driver(Tick(road(1), once, once & (step == 0), np.array([step]), np.array([0])))
     chex.assert_trees_all_close(seen[0], np.zeros((1, SIGNALS, 9)))
     chex.assert_trees_all_close(seen[1], np.full((1, SIGNALS, 9), 0.2))
+
+
+def test_a_policy_drives_the_warm_up_too_and_only_the_plan_at_its_end_is_kept():
+    driver = Driver(constant_policy(0.4), [scenario()._replace(warmup_s=120)], days())
+    once = np.array([True])
+    for step in (-2, -1, 0, 1):
+        driver(Tick(road(1), once, once & (step == -2), np.array([step]), np.array([0])))
+    assert len(driver.decisions[0]) == 2
+    chex.assert_trees_all_close(driver.first[0], np.full((SIGNALS, 9), 0.2))
 
 
 def test_an_episode_that_begins_again_forgets_what_was_decided():
@@ -110,12 +129,15 @@ def test_what_is_collected_in_sumo_is_what_was_decided_and_measured(network, tmp
     driver = Driver(constant_policy(0.4), [drawn], days())
     make_session = partial(evaluation.open_session, network, default_plan.driver)
     (one,) = run_episodes(make_session, [drawn], driver, workers=0)
-    episode = agent_road.as_episode(one.road, agent_road.stacked(driver.decisions[0]), driver.moments[0])
+    episode = driver.episode(0, one.road)
     chex.assert_shape(episode.x, (3, SIGNALS, 10))
+    chex.assert_trees_all_close(episode.plan[0], np.full((SIGNALS, 9), 0.2))  # of the minute of warm-up
     chex.assert_trees_all_close(episode.plan[1:], one.action, atol=1e-7)
     chex.assert_trees_all_equal(episode.proposed, np.full((2, SIGNALS, 9), 0.4, np.float32))
     path = tmp_path / "decisions" / "000.npz"
-    agent_road.save_decisions(path, driver.decisions[0])
-    chex.assert_trees_all_equal(agent_road.read_decisions(path), agent_road.stacked(driver.decisions[0]))
+    agent_road.save_decisions(path, driver.decisions[0], driver.first[0])
+    made, first = agent_road.read_decisions(path)
+    chex.assert_trees_all_equal((made, first), (agent_road.stacked(driver.decisions[0]), driver.first[0]))
     again = agent_road.rebuilt(one, path, days())
+    chex.assert_trees_all_equal(again.plan, episode.plan)
     chex.assert_trees_all_close(jnp.asarray(again.x), jnp.asarray(episode.x))
