@@ -2,7 +2,8 @@
 
 Parts keep their purpose. The flow learns on out-of-sample residuals: over the train part, which the network has seen,
 those of its causal anchor alone, and it stops early by the network's own on val. Calibration scores are seen by nothing
-else; test is scored as it would have been live. Scenarios differ in what is done to the recording before forecasting:
+else (weights and memory of `EvidenceConfig` were chosen on such days, with injections, once for all recordings); test
+is scored as it would have been live. Scenarios differ in what is done to the recording before forecasting:
 `clean` nothing, `injected` anomalies in the test part, `contaminated` some in the calibration part as well; `incidents`
 are those of the recording's own log, whose surroundings the other scenarios leave out.
 """

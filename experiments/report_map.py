@@ -65,9 +65,8 @@ def road(control: Path, factor: float = 1.0, limit: int = 240) -> dict | None:
         plain = sorted((control / "episodes" / f"{rate:g}").glob("*"))
         learned = sorted((control / level.name).glob("*/seed0"))
         for folder, name in [(one, one.name) for one in plain] + [(one, one.parent.name) for one in learned]:
-            files = sorted(folder.glob("000-*.npz"))
-            if files:
-                runs.append({"level": level.name, "name": name} | episode(files[-1], level.limits.wait, limit))
+            if (latest := newest(folder.glob("000-*.npz"))) is not None:
+                runs.append({"level": level.name, "name": name} | episode(latest, level.limits.wait, limit))
     if not runs:
         return None
     size, (place,) = fitted([np.asarray(network.position, np.float64)], margin=40.0)

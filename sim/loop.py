@@ -104,7 +104,7 @@ class _Run:
 
     def _begin(self, place: int) -> None:
         """Gives an idle environment its next episode."""
-        self.roads[place], self.actions[place] = [], []
+        self.roads[place], self.actions[place], self.step[place] = [], [], 0
         self.episode[place] = self.waiting.pop() if self.waiting else -1
         if self.episode[place] >= 0:
             self.tries[self.episode[place]] += 1

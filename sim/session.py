@@ -207,9 +207,10 @@ class Session:
         with self._failures("SUMO stopped in mid-episode"):
             for _ in range(seconds):
                 self._second(plan)
-                if self._time == self._scenario.warmup_s:
-                    self._tracker.begin_totals()
-        return self._tracker.measure()
+        measured = self._tracker.measure()
+        if self._time == self._scenario.warmup_s:
+            self._tracker.begin_totals()
+        return measured
 
     def _second(self, plan: Plan) -> None:
         sumo = self._sumo

@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stream_jax.flows import crfn_by
-from stream_jax.flows.context import FlowData, Neighbours, step_at
+from stream_jax.flows.context import FlowData, FlowStep, Neighbours, step_at
 
 DAY = 96
 
@@ -82,8 +82,13 @@ def run(args: argparse.Namespace) -> list[Timing]:
     params, calibration, data = build(args.cells, args.calibration, cfg)
     call = lambda params, calibration, data: crfn_by.detect(params, calibration, data, cfg)  # noqa: E731
     one = step_at(data, DAY // 2, cfg.context.lags)
+
+    def live(params: crfn_by.FlowParams, calibration: crfn_by.Calibration, step: FlowStep, carried: jax.Array) -> Any:
+        score, weight, carried = crfn_by.step_judge(params.network, step, carried, cfg)
+        return crfn_by.decide(score, step.observed, calibration, cfg, weight), carried
+
     return [
-        measure("step", 1, call, (params, calibration, one), args.repeats),
+        measure("step", 1, live, (params, calibration, one, jnp.zeros_like(one.z)), args.repeats),
         measure("day", DAY, call, (params, calibration, data), args.repeats),
     ]
 

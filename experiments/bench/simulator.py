@@ -46,7 +46,7 @@ class Stopwatch:
         self.num_signals, self.times, self.present = num_signals, [], []
 
     def __call__(self, tick: Tick) -> np.ndarray:
-        if tick.active.all():
+        if tick.active.all() and (tick.step >= 0).all():
             self.times.append(time.perf_counter())
             self.present.append(float(np.mean(tick.road.travel_time)) / CONTROL_S)
         return np.zeros((len(tick.active), self.num_signals, 9), np.float32)

@@ -79,7 +79,8 @@ def step_up(
     """Rejects the k* smallest p-values, k* = max{k : p_(k) <= k level / (m c)}, c = 1 (BH) or H_m (BY).
 
     p-values tied with the k*-th are rejected too, and a NaN p-value never is. With weights [m] > 0, which are scaled to
-    mean 1 over the tests, p / w takes the place of p; they must not look at the p-value that they weigh.
+    mean 1 over the tests, p / w takes the place of p, also in the threshold. What the procedures promise holds for
+    weights fixed in advance; weights that move together with the p-values that they weigh cost it.
     """
     chex.assert_rank(p_values, 1)
     counted = _counted(p_values, tested)

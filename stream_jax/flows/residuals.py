@@ -143,7 +143,7 @@ def _rows(
     leads: Leads,
 ) -> Residuals:
     """Args: the forecasts of one step [..., H, N] or, with trailing = 1, [..., H, N, G], and what they were about."""
-    known = seen & jnp.isfinite(made.sigma)
+    known = seen & jnp.isfinite(made.sigma) & jnp.isfinite(value)
     sigma = made.sigma if factor is None else made.sigma * factor
     unit = 1.0 / jnp.maximum(sigma, sigma_floor)
     z = jnp.where(known, value - made.mean, 0.0) * unit

@@ -24,7 +24,7 @@ class ResidualState(NamedTuple):
     scale: ScaleState
     past: Array  # [lags, N, D] rescaled, oldest first, 0 where not observed
     past_observed: Array  # [lags, N] bool
-    carried: Array  # [N, D] evidence of the steps before, for weights
+    carried: Array  # [N, D] evidence of the steps before, for scores and weights
 
 
 def empty(shape: tuple[int, ...], lags: int, leads: Leads = "mean") -> ResidualState:

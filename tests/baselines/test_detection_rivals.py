@@ -1,5 +1,7 @@
 """Each rival finds what it is made for, stays quiet on clean data, and leaves what was not observed alone."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -150,7 +152,7 @@ def test_the_flows_own_tail_probability_is_that_of_a_normal_vectors_length():
     three = flow_quantile.FlowQuantileParams(None, 3)
     np.testing.assert_allclose(flow_quantile.tail_probability(three, length), stats.chi2.sf(length**2, 3))
     with pytest.raises(ValueError, match="radius"):
-        flow_quantile.FlowQuantileConfig(flow=FlowConfig(score="nll"))
+        flow_quantile.FlowQuantileConfig(flow=dataclasses.replace(FlowConfig().alone(), score="nll"))
 
 
 def test_the_random_walk_prior_is_the_joint_normal_law_that_it_stands_for():

@@ -208,6 +208,8 @@ def test_whoever_drives_the_warm_up_drives_its_whole_steps_and_totals_begin_at_i
         assert steps == [-2, -1, 0, 1]  # 30 s of rest, then two minutes
         assert_same(told, own[2:])
         totals = session.totals()
+        assert totals["longest_wait_s"] == own[-1].wait.max()  # of the one step that is judged
+        assert totals["trips_finished"] == own[-1].finished
         other = [session.reset(scenario(path, warmup_s=150, duration_s=60), warm_up=False)]
         while not session.done:
             other.append(session.step(np.full((4, 9), -1.0)))
