@@ -90,6 +90,7 @@ def test_live_forecasts_intervals_and_detections_are_those_of_the_recording(syst
     chex.assert_trees_all_close(of_live.score, of_recording.score, **CLOSE)
     # A score beside a calibration score may fall on its other side: one rank of 100.
     chex.assert_trees_all_close(of_live.p_value, of_recording.p_value, atol=0.0101)
+    assert float((of_live.rejected != of_recording.rejected).mean()) < 0.03
     assert bool(of_live.rejected.any()) and not bool(of_live.rejected.all())
 
 
