@@ -14,10 +14,10 @@ from experiments import decisions, detection
 matplotlib.use("Agg")
 # Colour follows the detector, so that every panel and dataset can be read with one legend.
 ARM_COLOURS = {
-    "full+by": ("BY", "#2a78d6"),
+    "full+by": ("BY (ours)", "#2a78d6"),
     "full+bh": ("BH", "#1baf7a"),
+    "unweighted+by": ("BY, no weights", "#4a3aa7"),
     "soft_rank+e_bh": ("e-BH", "#eda100"),
-    "label_trim+by": ("BY, labels trimmed", "#4a3aa7"),
     "paper_trim+by": ("BY, paper's trimming", "#e34948"),
     "gaussian+by": ("BY, Gaussian p", "#eb6834"),
 }
