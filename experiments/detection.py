@@ -2,10 +2,9 @@
 
 Parts keep their purpose. The flow learns on out-of-sample residuals: over the train part, which the network has seen,
 those of its causal anchor alone, and it stops early by the network's own on val. Calibration scores are seen by nothing
-else (weights and memory of `EvidenceConfig` were chosen on such days, with injections, once for all recordings); test
-is scored as it would have been live. Scenarios differ in what is done to the recording before forecasting:
-`clean` nothing, `injected` anomalies in the test part, `contaminated` some in the calibration part as well; `incidents`
-are those of the recording's own log, whose surroundings the other scenarios leave out.
+else (but see `EvidenceConfig`); test is scored as it would have been live. Scenarios differ in what is done to the
+recording before forecasting: `clean` nothing, `injected` anomalies in the test part, `contaminated` some in the
+calibration part as well; `incidents` are the logged ones, whose surroundings the other scenarios leave out.
 """
 
 import dataclasses
@@ -20,17 +19,17 @@ from jax import Array
 
 from data.injection import InjectionConfig, inject_anomalies
 from data.loader import TrafficDataset
+from experiments import incident_log
 from experiments.configs import ExperimentConfig
 from experiments.forecasting import labels_at
 from stream_jax.checkpoint import ForecasterCheckpoint, load_forecaster
-from stream_jax.conformal import clusters, event_metrics
+from stream_jax.conformal import clusters
 from stream_jax.flows import crfn_by, residuals, scale
 from stream_jax.flows.context import FlowData, neighbour_table
 from stream_jax.gnn import attention, inputs, pu_gat_plus
 from stream_jax.types import Forecast, ForecastData, TrafficSeries
 
 CONTAMINATION = 0.02  # of the calibration part, in the scenario that has it
-AFTERMATH = 8  # steps after a logged incident in which it and its neighbours count as neither normal nor anomalous
 FORECAST_BATCH = 64
 FIT_DAYS = 7  # of the train part, the last, from which the flow learns; more days cost time and gain nothing
 
@@ -42,13 +41,11 @@ class Scored(NamedTuple):
     calibration_label: np.ndarray  # [Tc, N] bool, injected anomalies
     test: np.ndarray  # [T, N] NaN where not tested
     weight: np.ndarray  # [T, N] of the step-up procedures, from what neighbours and earlier steps showed
-    flow_calibration: np.ndarray  # [Tc, N] and
-    flow_test: np.ndarray  # [T, N] scores of the flow alone, whose law is known
+    flow_calibration: np.ndarray  # [Tc, N] scores of the flow alone, whose law is known
+    flow_test: np.ndarray  # [T, N] the same
     first_residual: np.ndarray  # [T, N] one-step normalised residual, for parametric p-values
     kind: np.ndarray  # [T, N] int8, 0 normal, else the kind of anomaly
-    judged: (
-        np.ndarray
-    )  # [T, N] bool, False where nobody knows if the cell is normal: unobserved, outage, near an incident
+    judged: np.ndarray  # [T, N] bool, False where nobody knows: unobserved, outage, near an incident
     mean: float  # of held-out validation scores, for e-values
     sd: float
     time: np.ndarray  # [T] step index of each test row
@@ -138,28 +135,32 @@ def score(
     rows, time, outage, kind, series = scenario_rows(dataset, fold, trained, scenario, seed, cfg.flow.leads)
     scores, weight = (np.asarray(part) for part in _judge(trained.flow, rows, cfg.flow.scoring()))
     alone = np.asarray(_judge(trained.flow, rows, cfg.flow.alone().scoring())[0])
-    near, label = incident_surroundings(dataset)
+    near, label = incident_log.surroundings(dataset)
     if scenario == "incidents":
         kind = label
     calibration, test = (part_mask(dataset, fold, part, time) for part in ("calibration", "test"))
     left_out = near if scenario != "incidents" else np.zeros_like(near)
-    seen = np.asarray(series.observed[..., 0])[time[test]] & ~outage[test, None]
+    hidden = (near[time[calibration]], left_out[time[test]])
+    ours, flows = (
+        [np.where(mask, np.nan, found[part]) for mask, part in zip(hidden, (calibration, test), strict=True)]
+        for found in (scores, alone)
+    )
     unclear = near & (kind == 0) if scenario == "incidents" else near
     return Scored(
-        np.where(near[time[calibration]], np.nan, scores[calibration]),
-        kind[time[calibration]] > 0,
-        np.where(left_out[time[test]], np.nan, scores[test]),
-        weight[test],
-        np.where(near[time[calibration]], np.nan, alone[calibration]),
-        np.where(left_out[time[test]], np.nan, alone[test]),
-        np.asarray(rows.z[..., 0])[test],
-        kind[time[test]],
-        seen & ~unclear[time[test]],
-        float(trained.flow.score_mean),
-        float(trained.flow.score_sd),
-        time[test],
-        outage[test],
-        outage[calibration],
+        calibration=ours[0],
+        calibration_label=kind[time[calibration]] > 0,
+        test=ours[1],
+        weight=weight[test],
+        flow_calibration=flows[0],
+        flow_test=flows[1],
+        first_residual=np.asarray(rows.z[..., 0])[test],
+        kind=kind[time[test]],
+        judged=np.asarray(series.observed[..., 0])[time[test]] & ~outage[test, None] & ~unclear[time[test]],
+        mean=float(trained.flow.score_mean),
+        sd=float(trained.flow.score_sd),
+        time=time[test],
+        outage=outage[test],
+        calibration_outage=outage[calibration],
     )
 
 
@@ -265,23 +266,10 @@ def residual_deviation(dataset: TrafficDataset, fold: int, trained: Trained) -> 
     return np.maximum(np.ma.filled(masked.std(axis=0), 1.0), 1.0)
 
 
-def incident_surroundings(dataset: TrafficDataset) -> tuple[np.ndarray, np.ndarray]:
-    """Cells within a hop of a logged incident until its effect on forecasts is over, and the labels. [L, N] each"""
-    log = dataset.events()
-    shape = (dataset.manifest["steps"], dataset.manifest["cells"])
-    if log is None:
-        return np.zeros(shape, bool), np.zeros(shape, np.int8)
-    is_near = event_metrics.hop_neighbourhoods(dataset.graph.senders, dataset.graph.receivers, shape[1], max_hops=1)
-    near = (log["label"] > 0) @ is_near.astype(np.int32) > 0
-    for lag in range(1, AFTERMATH + 1):
-        near[lag:] |= (log["label"][:-lag] > 0) @ is_near.astype(np.int32) > 0
-    return near, log["label"]
-
-
 def all_origins(dataset: TrafficDataset) -> np.ndarray:
     """Every origin that has a full history and all its targets. [W]"""
-    first, last = dataset.manifest["window"] - 1, dataset.manifest["steps"] - dataset.manifest["horizon"]
-    return np.arange(first, last, dtype=np.int32)
+    about = dataset.manifest
+    return np.arange(about["window"] - 1, about["steps"] - about["horizon"], dtype=np.int32)
 
 
 def part_mask(dataset: TrafficDataset, fold: int, part: str, time: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from data.loader import TrafficDataset
-from experiments import agent_road, compiled, detection, live, system
+from experiments import agent_road, compiled, incident_log, live, system
 from experiments.control import PRETRAINED
 from experiments.keeping import kept_road
 from experiments.road import vehicles_per_hour
@@ -84,7 +84,7 @@ def city_promises(trained: System, dataset: TrafficDataset) -> list[Promise]:
     series = jax.tree.map(lambda leaf: leaf[first:last], data.series)
     tables = pipeline.city_tables(data.graph)
     _, said = pipeline.observe_series(trained.params, tables, begun.city, series, trained.config)
-    near, _ = detection.incident_surroundings(dataset)
+    near, _ = incident_log.surroundings(dataset)
     return [
         coverage_promise(trained, said, data.series, first, last),
         *p_value_promises(said, ~near[first:last]),

@@ -69,7 +69,8 @@ def write_scores(out: Path, dataset: loader.TrafficDataset, fold: int) -> None:
     fields = {"calibration": calibration, "test": test, "time": time, "first_residual": test, "mean": 0.0, "sd": 1.0}
     fields |= {"kind": np.zeros(test.shape, np.int8), "judged": np.ones(test.shape, bool)}
     fields |= {"calibration_label": np.zeros(calibration.shape, bool), "outage": np.zeros(len(time), bool)}
-    fields |= {"calibration_outage": np.zeros(len(calibration), bool)}
+    fields |= {"calibration_outage": np.zeros(len(calibration), bool), "weight": np.ones(test.shape)}
+    fields |= {"flow_calibration": calibration, "flow_test": test}
     assert fields.keys() == set(detection.Scored._fields)
     (out / "detect").mkdir()
     shards.write_arrays(
