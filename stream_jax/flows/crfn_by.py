@@ -108,12 +108,12 @@ def judge(params: FlowParams, data: FlowData, cfg: FlowConfig) -> tuple[Array, A
     _check_shapes(data)
     rows = jnp.arange(data.z.shape[0])
     base, log_det = _over_steps(partial(_Network(cfg).apply, params.network), data, rows, cfg)
-    shown = evidence.shown(_drawn(base, data.z, cfg), data.observed, cfg.evidence)  # [T, N, D]
-    follow = lambda carried, now: (evidence.carry(carried, now, cfg.evidence), carried)  # noqa: E731
-    _, carried = jax.lax.scan(follow, jnp.zeros_like(shown[0]), shown)
-    conclude = partial(_conclude, neighbours=data.neighbours, cfg=cfg)
-    score, weight, _ = jax.vmap(conclude)(base, log_det, data.z, data.observed, carried)
-    return score, weight
+
+    def follow(carried: Array, row: tuple[Array, Array, Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+        score, weight, carried = _conclude(*row, carried, data.neighbours, cfg)
+        return carried, (score, weight)
+
+    return jax.lax.scan(follow, jnp.zeros_like(base[0]), (base, log_det, data.z, data.observed))[1]
 
 
 def log_density(params: FlowParams, data: FlowData, cfg: FlowConfig) -> Array:
@@ -232,7 +232,7 @@ def _conclude(
     base: Array, log_det: Array, z: Array, observed: Array, carried: Array, neighbours: Neighbours, cfg: FlowConfig
 ) -> tuple[Array, Array, Array]:
     """Scores [N], NaN where not observed, weights [N], and what is carried on [N, D]."""
-    drawn = _drawn(base, z, cfg)
+    drawn = base + cfg.shrink * (z - base)
     if cfg.score == "nll":
         score = -standard_normal_log_density(base) - log_det
     else:
@@ -240,10 +240,6 @@ def _conclude(
     now = evidence.shown(drawn, observed, cfg.evidence)
     weight = evidence.weights(now, observed, carried, neighbours, cfg.evidence)
     return jnp.where(observed, score, jnp.nan), weight, evidence.carry(carried, now, cfg.evidence)
-
-
-def _drawn(base: Array, z: Array, cfg: FlowConfig) -> Array:
-    return base + cfg.shrink * (z - base)
 
 
 @partial(jax.jit, static_argnames="cfg")
