@@ -120,17 +120,20 @@ def collector(
     workers: int,
     console: Console | None = None,
     offset: int = 0,
+    busiest: float = 1.0,
 ) -> Collect:
     """Drives episodes of a part of the recording; an episode that keeps failing ends the run with its reason.
 
     Args:
         offset: added to the episodes' seeds, so that learners of different seeds meet different days.
+        busiest: share of the busy hours to draw from, see `draw_scenarios`.
     """
     make_session = partial(evaluation.open_session, road.network, default_plan.driver)
 
     def collect(policy_step: PolicyStep, num_episodes: int, seed: int) -> list[Episode]:
         first = offset + seed
-        scenarios = draw_scenarios(road, part, vehicles_per_hour, range(first, first + num_episodes), folder)
+        seeds = range(first, first + num_episodes)
+        scenarios = draw_scenarios(road, part, vehicles_per_hour, seeds, folder, busiest)
         driver = Driver(policy_step, scenarios, days, offset)
         done: dict[int, Episode] = {}
         for one in run_episodes(make_session, scenarios, driver, workers, console=console, title="  episodes"):

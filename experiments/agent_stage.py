@@ -25,6 +25,7 @@ from sim.loop import Episode
 from sim.session import Scenario
 from stream_jax import checkpoint
 from stream_jax.checkpoint import System
+from stream_jax.rl import trial
 from stream_jax.rl.agent import Agent, AgentConfig
 
 TRAINING_LEVEL = "heavy"  # where agents learn; elsewhere the same controller is evaluated as it is
@@ -133,8 +134,8 @@ class LearnedControllers:
         """A folder name that changes with whatever an agent is learned from."""
         cfg = agents.agent_config(name, self.preset, level)
         digest = hashlib.sha256(f"{cfg!r} {self._circumstances(name, level)}".encode())
-        if name in RIVALS:
-            digest.update(repr(rivals.settings(name, cfg)).encode())
+        learned_from = rivals.settings(name, cfg) if name in RIVALS else (trial.FOLLOWING, agents.TRIED)
+        digest.update(repr(learned_from).encode())
         return f"{name.replace(':', '-')}-{digest.hexdigest()[:10]}"
 
     def _circumstances(self, name: str, level: DemandLevel) -> str:
@@ -165,4 +166,4 @@ def sumo_steps(curve: list[dict], cfg: AgentConfig, scenario: Scenario) -> int:
 
 def driven(row: dict, cfg: AgentConfig) -> int:
     """Episodes behind a row of a learning curve."""
-    return {"search": 2 * cfg.search.pairs, "train": cfg.episodes, "validation": cfg.validation_episodes}[row["kind"]]
+    return {"trial": trial.episodes(cfg), "train": cfg.episodes, "validation": cfg.validation_episodes}[row["kind"]]

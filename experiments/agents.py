@@ -19,8 +19,8 @@ from sim import loop as sim_loop
 from sim.demand import DemandLevel
 from sim.session import Scenario
 from stream_jax.fit import TrainConfig
-from stream_jax.rl import bounds, certificate, lyapunov, lycon_wrl_plus, replay, search, verification, world_model
-from stream_jax.rl.agent import Agent, AgentConfig, SearchConfig
+from stream_jax.rl import bounds, certificate, lyapunov, lycon_wrl_plus, replay, trial, verification, world_model
+from stream_jax.rl.agent import Agent, AgentConfig, TrialConfig
 from stream_jax.rl.constraints import violation
 from stream_jax.rl.episodes import Episode, flat_transitions
 from stream_jax.rl.lyapunov import LyapunovConfig, LyapunovParams
@@ -50,13 +50,14 @@ VARIANTS = {
 }
 COVARIANCES = {f"{OURS}:diagonal": "diagonal", f"{OURS}:learned": "empirical"}
 SEEDS = {"smoke": 1, "default": 1, "paper": 5}  # agents that are trained unless --seeds says otherwise
+TRIED = 0.5  # share of the busy hours in which plans are tried, the busiest: the others say little about them
 ROUNDING = 1e-5  # actions that differ by less are the same
 TIGHTENING = 0.85  # agents learn to keep this share of the limits on queue and wait, so that noise does not break them
 
 AGENTS = {
     "smoke": AgentConfig(
         policy=PolicyConfig(hidden=16, layers=1),
-        search=SearchConfig(generations=1, pairs=1),
+        trial=TrialConfig(hours=2),
         ppo=PPOConfig(epochs=1, minibatch=64),
         world=WorldConfig(members=2, hidden=16, layers=1, horizon=3, held_out_block=2),
         world_training=TrainConfig(learning_rate=1e-3, batch=8, epochs=2, patience=2),
@@ -73,7 +74,7 @@ AGENTS = {
     "default": AgentConfig(
         policy=PolicyConfig(std=0.35, std_bounds=(0.05, 0.6)),
         reward=RewardConfig(discount=0.95, cost_sharpness=4.0, reward_clip=3.0),
-        search=SearchConfig(generations=4),
+        trial=TrialConfig(hours=24),
         ppo=PPOConfig(discount=0.95, trace=0.8, learning_rate=1e-3, epochs=6),
         world_training=TrainConfig(learning_rate=2e-3, batch=64, epochs=40, patience=6),
         safety=SafetyConfig(resolution=1.0),
@@ -83,10 +84,10 @@ AGENTS = {
         rounds=4,
         margin="mean",  # a conformal margin covers single steps, but leaves next to none of them feasible
         validation_episodes=8,
-        validate_every=3,
+        validate_every=1,
     ),
     "paper": AgentConfig(
-        search=SearchConfig(generations=20, pairs=16),
+        trial=TrialConfig(hours=192),
         safety=SafetyConfig(resolution=1.0),
         iterations=50,
         episodes=20,
@@ -103,19 +104,28 @@ def agent_config(name: str, preset: str, level: DemandLevel) -> AgentConfig:
     limits = dataclasses.replace(
         level.limits, queue=TIGHTENING * level.limits.queue, wait=TIGHTENING * level.limits.wait
     )
-    if name in RIVALS:  # they have no search: its episodes are theirs to learn from
-        searched = 2 * cfg.search.generations * cfg.search.pairs
-        changes["iterations"] = cfg.iterations + -(-searched // cfg.episodes)
-    return dataclasses.replace(cfg, limits=limits, reward=reward, **changes)
+    if name in RIVALS:  # they have no trial: its episodes are theirs to learn from
+        iterations = cfg.iterations + -(-trial.episodes(cfg) // cfg.episodes)
+        validate_every = round(cfg.validate_every * iterations / cfg.iterations)  # as often as ours
+        changes |= {"iterations": iterations, "validate_every": validate_every, "trial": TrialConfig()}
+    return dataclasses.replace(cfg, limits=limits, judged_by=level.limits, reward=reward, **changes)
 
 
 def learning_episodes(
-    seed: int, road: CityRoad, days: CityDays, vehicles_per_hour: float, folder: Path, workers: int, console: Console
+    seed: int,
+    road: CityRoad,
+    days: CityDays,
+    vehicles_per_hour: float,
+    folder: Path,
+    workers: int,
+    console: Console,
+    busiest: float = 1.0,
 ) -> Collect:
     """What a learner of this seed, ours or a rival, collects its experience with."""
-    shown = console if console.is_terminal else None
+    shown, offset = console if console.is_terminal else None, 1_000_000 * seed
+    trips = folder / "trips"
     return agent_road.collector(
-        road, days, LEARNING_PART, vehicles_per_hour, folder / "trips", workers, shown, offset=1_000_000 * seed
+        road, days, LEARNING_PART, vehicles_per_hour, trips, workers, shown, offset=offset, busiest=busiest
     )
 
 
@@ -130,20 +140,27 @@ def train_agent(
     console: Console,
 ) -> tuple[Agent, list[dict]]:
     """A controller of one seed and its learning curve; goes on where a killed run stopped."""
-    collect = learning_episodes(seed, road, days, vehicles_per_hour, folder, workers, console)
+    meet = partial(learning_episodes, seed, road, days, vehicles_per_hour, folder, workers, console)
     adjacency = jnp.asarray(agent_road.adjacency(road.network))
-    # Agents that search alike find each other's scores: folders of one road, demand and city have the same parent.
-    searched = hashlib.sha256(repr(search.settings(cfg)).encode()).hexdigest()[:10]
+    # Agents that begin alike find each other's episodes: folders of one road, demand and city have the same parent.
     fitted = lycon_wrl_plus.fit(
         jax.random.key(seed),
-        collect,
+        meet(),
         adjacency,
         cfg,
         folder / f"seed{seed}",
-        search_dir=folder.parent / f"search-{searched}" / f"seed{seed}",
+        trial_collect=meet(busiest=TRIED),
+        first_dir=folder.parent / f"first-{_digest((trial.first_settings(cfg), TRIED))}" / f"seed{seed}",
+        trial_dir=folder.parent.parent / f"trial-{trial_digest(cfg, road, vehicles_per_hour)}" / f"seed{seed}",
     )
     (folder / f"seed{seed}" / "curve.json").write_text(json.dumps(fitted.rows, indent=1, default=str))
     return fitted.agent, fitted.rows
+
+
+def trial_digest(cfg: AgentConfig, road: CityRoad, vehicles_per_hour: float) -> str:
+    """Changes with whatever a trial depends on: its plans hear the road alone, so what the city says is left out."""
+    drawn = road.flow.tobytes(), road.incidents, road.starts[LEARNING_PART].tobytes(), TRIED
+    return _digest((evaluation.RULES, vehicles_per_hour, road.planner.cfg, trial.settings(cfg), drawn))
 
 
 def evaluate_agent(
@@ -176,6 +193,10 @@ def decrease_share(agent: Agent, episodes: Sequence[sim_loop.Episode], cfg: Agen
     """
     judged = _falls(agent.lyapunov, jnp.stack([agent_road.physical_rows(one.road) for one in episodes]), cfg=cfg)
     return float(judged.mean())
+
+
+def _digest(facts: object) -> str:
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:10]
 
 
 @partial(jax.jit, static_argnames="cfg")

@@ -51,7 +51,7 @@ class ControlConfig:
     demand: DemandConfig = DemandConfig()
     episodes: int = 20  # of each controller at each level
     levels: tuple[str, ...] = (TRAINING_LEVEL,)  # "all" on the command line is every level and every controller
-    controllers: tuple[str, ...] = (REFERENCE, "guarded_max_pressure", "fixed_time", OURS)
+    controllers: tuple[str, ...] = (REFERENCE, "guarded_max_pressure", "fixed_time", "following_plan", OURS)
 
 
 PRESETS = {
@@ -82,7 +82,7 @@ def control(args: argparse.Namespace, out: Path, console: Console) -> Path:
         scenarios = draw_scenarios(road, "test", rate, seeds, folder / "trips")
         for name in sorted(names, key=lambda name: name != REFERENCE):
             method = make_method(name, road, rate, folder / "trips")
-            place = episode_folder(folder, rate, name)
+            place = episode_folder(folder, rate, method.folder)
             found[level.name, name] = evaluate(method, scenarios, place, workers_of(args), console)
             write(rows_file, [common | row for row in level_rows(found, level, name, args.demand_factor)], level)
         reference = [score(episode, level.limits) for episode in found.get((level.name, REFERENCE), [])]

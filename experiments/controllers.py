@@ -9,6 +9,7 @@ from data.errors import DataError
 from experiments.baselines.control import (
     default_plan,
     fixed_time,
+    following_plan,
     guarded_max_pressure,
     max_pressure,
     static_plan,
@@ -32,7 +33,7 @@ PLAIN = {
     "static_20_45_guard": functools.partial(static_plan.driver, 20.0, 45.0, 85.0),
     "static_14_32_guard": functools.partial(static_plan.driver, 14.0, 32.0, 85.0),
 }
-NAMES = (*PLAIN, "webster", "sumo_nema")
+NAMES = (*PLAIN, "following_plan", "webster", "sumo_nema")
 
 
 def check_controllers(names: list[str] | None) -> list[str]:
@@ -49,6 +50,9 @@ def make_method(name: str, road: CityRoad, vehicles_per_hour: float, folder: Pat
         lanes = np.array([[len(lanes) for lanes in phases] for phases in road.network.phase_lanes])
         flow = mean_phase_flow(road, vehicles_per_hour, folder)
         return without_learning(name, road.network, functools.partial(webster.driver, flow, lanes))
+    if name == "following_plan":
+        followed = without_learning(name, road.network, default_plan.driver)
+        return followed._replace(step_fn=following_plan.step_fn, version=following_plan.version())
     if name == "sumo_nema":
         return without_learning(name, road.network, functools.partial(sumo_nema.driver, road.network, folder))
     return without_learning(name, road.network, PLAIN[name])

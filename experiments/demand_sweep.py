@@ -56,7 +56,7 @@ def sweep_one(
     seeds = range(FIRST_SEED, FIRST_SEED + args.episodes)
     scenarios = draw_scenarios(road, "val", rate, seeds, folder / "trips")
     method = make_method(name, road, rate, folder / "trips")
-    episodes = evaluate(method, scenarios, episode_folder(folder, rate, name), args.workers, console)
+    episodes = evaluate(method, scenarios, episode_folder(folder, rate, method.folder), args.workers, console)
     scores = [score(episode, Limits()) for episode in episodes]
     queues = np.quantile([one["mean_queue"] for one in scores], QUEUES)
     console.print(f"  {name} at {rate:g}/h: safe in {np.mean([one['safety'] for one in scores]):.0%} of {len(scores)}")

@@ -38,6 +38,12 @@ class Method(NamedTuple):
     name: str
     make_session: Callable[[], Session]  # picklable: it is called in another process
     step_fn: StepFn | None = None  # actions of all environments at once; None: action 0, whatever the driver does of it
+    version: str = ""  # changes with what it does, so that episodes of an earlier version are not read back
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder of its episodes."""
+        return f"{self.name}-{self.version}" if self.version else self.name
 
 
 def without_learning(name: str, network: Network, make_driver: Callable[[], SignalDriver]) -> Method:

@@ -24,7 +24,7 @@ LINES = (
     Line("②", "false-discovery rate, target 5 %", "anomaly", "CRFN-BY", "FDR", "tdrive"),
     Line("②", "recall of injected anomalies", "anomaly", "CRFN-BY", "recall", "tdrive"),
     Line("③", "safe episodes", "rl", "LyCon-WRL+", "safety", "synthetic"),
-    Line("③", "the same, default plan that it starts from", "rl", "default_plan", "safety", "synthetic"),
+    Line("③", "the same, default plan", "rl", "default_plan", "safety", "synthetic"),
     Line("③", "the same, short greens with guard", "rl", "static_20_45_guard", "safety", "synthetic"),
     Line("③", "steps that violate a limit, of 40", "rl", "LyCon-WRL+", "violations per episode", "synthetic"),
     Line("③", "reward", "rl", "LyCon-WRL+", "reward", "synthetic"),

@@ -1,4 +1,4 @@
-"""The learning rivals on the road: as many episodes and iterations as LyCon-WRL+, kept and resumed in the same way.
+"""The learning rivals on the road: as many episodes as LyCon-WRL+, kept and resumed in the same way.
 
 Every rival is validated on the same episodes as ours and by the same rule, and its best controller is evaluated.
 """
@@ -130,7 +130,7 @@ def train_rival(
     workers: int,
     console: Console,
 ) -> tuple[Any, list[Row]]:
-    """A rival of one seed and its learning curve, on the days that our agent of that seed meets."""
+    """A rival of one seed and its learning curve, on hours drawn with the same seed as ours."""
     collect = learning_episodes(seed, road, days, vehicles_per_hour, folder, workers, console)
     adjacency = jnp.asarray(agent_road.adjacency(road.network))
     fitted = fit(jax.random.key(seed), name, collect, adjacency, cfg, folder / f"seed{seed}")

@@ -117,14 +117,19 @@ def vehicles_per_hour(level: DemandLevel, intersections: int, factor: float = 1.
     return factor * level.vehicles_per_hour * intersections / PAPER_GRID
 
 
-def draw_scenarios(road: CityRoad, part: str, vehicles_per_hour: float, seeds: range, folder: Path) -> list[Scenario]:
+def draw_scenarios(
+    road: CityRoad, part: str, vehicles_per_hour: float, seeds: range, folder: Path, busiest: float = 1.0
+) -> list[Scenario]:
     """One episode per seed, beginning at a busy hour of a part of the recording.
 
     The hour depends on the seed alone, so the same seed at another rate is the same hour with more vehicles. Steps of
     the golden ratio spread consecutive seeds evenly over the hours, so that a few episodes already stand for all. A
     part without busy hours gives those that are nearest to it.
+
+    Args:
+        busiest: share of the busy hours to draw from, those with the most flow.
     """
-    starts = busy_starts(road, part)
+    starts = busy_starts(road, part, busiest)
     scenarios = []
     for seed in seeds:
         first_step = int(starts[int(seed * GOLDEN_RATIO % 1.0 * len(starts))])
@@ -132,8 +137,11 @@ def draw_scenarios(road: CityRoad, part: str, vehicles_per_hour: float, seeds: r
     return scenarios
 
 
-def busy_starts(road: CityRoad, part: str) -> np.ndarray:
-    """Steps of a part at which the city's flow during an episode is inside `BUSY_HOURS`, or as near as it gets. [B]"""
+def busy_starts(road: CityRoad, part: str, busiest: float = 1.0) -> np.ndarray:
+    """Steps of a part at which the city's flow during an episode is inside `BUSY_HOURS`, or as near as it gets. [B]
+
+    Args: busiest: share of them to keep, those with the most flow.
+    """
     starts = road.starts[part]
     if len(starts) == 0:
         raise DataError(f"The {part} part of the recording has no waking hour long enough for an episode.")
@@ -142,7 +150,8 @@ def busy_starts(road: CityRoad, part: str) -> np.ndarray:
     during = np.array([level[step : step + length].mean() for step in starts])
     low, high = BUSY_HOURS
     gap = np.maximum(low - during, during - high).clip(0.0)
-    return starts[gap == gap.min()]
+    starts, during = starts[gap == gap.min()], during[gap == gap.min()]
+    return starts[during >= np.quantile(during, 1.0 - busiest)]
 
 
 def episode_folder(folder: Path, vehicles_per_hour: float, method: str) -> Path:

@@ -86,7 +86,9 @@ def config_from_plain(kind: Any, value: Any) -> Any:
 
 
 def _is_a(kind: Any, value: Any) -> bool:
-    """Whether JSON's value can stand for a simple type."""
+    """Whether JSON's value can stand for a type."""
+    if dataclasses.is_dataclass(kind):
+        return isinstance(value, dict)
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if typing.get_origin(kind) is tuple:

@@ -1,16 +1,19 @@
 """Claims about the agents' names and about L as a judge of anybody's episodes."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from experiments import agent_stage, agents, control_figures
 from experiments.agents import OURS
 from sim.demand import DEMAND_LEVELS
 from sim.loop import Episode
 from stream_jax.rl import agent as agent_parts
+from stream_jax.rl import trial
 from stream_jax.types import RoadMeasurement
 
 HEAVY = DEMAND_LEVELS["heavy"]
@@ -53,12 +56,44 @@ def test_the_variants_of_the_aggregation_differ_in_what_the_city_says_alone(monk
 
 
 def test_learning_curves_count_simulated_steps_and_keep_validations_apart():
-    kinds = ["validation", "search", "validation", "train", "validation"]
+    kinds = ["trial", "validation", "train", "validation"]
     row = {"metric": "curve", "method": OURS, "iteration": 0}
     rows = [
         row | {"seed": seed, "kind": kind, "episodes": number, "violating": value + seed}
         for seed in (0, 1)
-        for kind, number, value in zip(kinds, (8, 24, 8, 32, 8), (5.0, 9.0, 4.0, 9.0, 3.0), strict=True)
+        for kind, number, value in zip(kinds, (32, 8, 32, 8), (9.0, 4.0, 9.0, 3.0), strict=True)
     ]
     found = control_figures.validations(rows, "violating")
-    assert found == {OURS: {0.1: [5.0, 6.0], 0.5: [4.0, 5.0], 1.0: [3.0, 4.0]}}
+    assert found == {OURS: {0.5: [4.0, 5.0], 1.0: [3.0, 4.0]}}
+
+
+@pytest.mark.parametrize("preset", ["smoke", "default", "paper"])
+def test_rivals_are_validated_as_often_as_ours_and_drive_at_least_as_many_episodes(preset):
+    ours, rival = (agents.agent_config(name, preset, HEAVY) for name in (OURS, "cpo"))
+
+    def count(cfg):
+        validations = 1 + sum(
+            (index + 1) % cfg.validate_every == 0 or index + 1 == cfg.iterations for index in range(cfg.iterations)
+        )
+        return trial.episodes(cfg) + cfg.iterations * cfg.episodes, validations
+
+    assert count(rival)[1] == count(ours)[1]
+    # A rival's episodes come by whole iterations.
+    assert 0 <= count(rival)[0] - count(ours)[0] < ours.episodes
+    assert rival.validation_episodes == ours.validation_episodes and rival.goal == ours.goal == HEAVY.limits
+
+
+def test_a_trial_is_another_one_on_another_road_or_demand():
+    cfg = agents.agent_config(OURS, "default", HEAVY)
+    road = SimpleNamespace(
+        flow=np.ones((4, 2)), incidents=[], starts={"val": np.arange(3)}, planner=SimpleNamespace(cfg="a day")
+    )
+    known = agents.trial_digest(cfg, road, 100.0)
+    assert agents.trial_digest(dataclasses.replace(cfg, iterations=9), road, 100.0) == known
+    others = [agents.trial_digest(cfg, road, 101.0)]
+    changed = {"flow": 2.0 * road.flow, "incidents": ["closure"], "starts": {"val": np.arange(4)}}
+    for name, value in changed.items():
+        others.append(agents.trial_digest(cfg, SimpleNamespace(**vars(road) | {name: value}), 100.0))
+    hours = dataclasses.replace(cfg, trial=dataclasses.replace(cfg.trial, hours=2))
+    others.append(agents.trial_digest(hours, road, 100.0))
+    assert len({known, *others}) == 1 + len(others)

@@ -17,6 +17,7 @@ from stream_jax.gnn.network import ForecasterConfig
 from stream_jax.pipeline import SystemConfig
 from stream_jax.rl.agent import AgentConfig
 from stream_jax.rl.aggregation import AggregationConfig
+from stream_jax.rl.constraints import Limits
 from stream_jax.rl.lyapunov import LyapunovConfig
 from tests.live_city import SYSTEM, random_system
 
@@ -143,6 +144,7 @@ CONFIGS = (
     ConformalConfig(method="dtaci", target=0.2),
     AggregationConfig(length=3.0),
     AgentConfig(lyapunov=LyapunovConfig(hidden=(8, 4))),
+    AgentConfig(judged_by=Limits(queue=7.0)),
 )
 
 

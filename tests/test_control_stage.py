@@ -63,7 +63,7 @@ def test_every_named_controller_can_be_made(run):
     road = city_road(dataset, GridConfig(size=2), DemandConfig(duration_s=300), run / "control")
     for name in check_controllers(None):
         assert make_method(name, road, 500.0, run / "made").name == name
-    assert len(NAMES) == 11
+    assert len(NAMES) == 12
 
 
 def test_all_stands_for_every_controller_and_level():
@@ -91,6 +91,18 @@ def test_episodes_take_place_in_busy_hours(run):
     none = road._replace(starts={"test": np.array([], int)})
     with pytest.raises(DataError, match="long enough"):
         draw_scenarios(none, "test", 300.0, range(1), run / "made")
+
+
+def test_the_busiest_half_of_the_hours_has_the_most_flow(run):
+    dataset = loader.load(run / "data")
+    road = city_road(dataset, GridConfig(size=2), DemandConfig(duration_s=300), run / "control")
+    everywhere, half = busy_starts(road, "val"), busy_starts(road, "val", 0.5)
+    rest = np.setdiff1d(everywhere, half)
+    assert abs(len(half) - len(rest)) <= 1 < len(half)
+    flow = road.flow.sum(axis=1)
+    assert flow[half].min() >= flow[rest].max()
+    drawn = draw_scenarios(road, "val", 300.0, range(8), run / "made", busiest=0.5)
+    assert {one.first_step for one in drawn} <= set(half.tolist())
 
 
 def test_the_same_seed_is_the_same_hour_at_every_level(run):

@@ -27,21 +27,18 @@ from stream_jax.types import Certificate, CityView, RLState
 
 
 @dataclasses.dataclass(frozen=True)
-class SearchConfig:
-    """How the gains of the reaction are found before learning; none of it is in the paper."""
+class TrialConfig:
+    """How a plan is tried against the default plan before learning; none of it is in the paper."""
 
-    generations: int = 0  # 0 leaves the gains to PPO
-    pairs: int = 12  # episodes of a generation, each driven twice
-    spread: float = 0.35  # of the changes that are tried; larger ones find what bears large changes, not what is best
-    common: float = 0.5  # share of their variance that all intersections have in common: a gridlock is no one's alone
-    rate: float = 1.5  # of a generation's step, in changes
+    hours: int = 0  # that both drive; 0 leaves the trial out and begins with the default plan
+    doubt: float = 2.0  # standard errors by which the default plan has to be better to be kept
     price: float = 3.0  # of being at a limit, against the reward
-    worst: float = 6.0  # what a broken limit costs: about twice the price of being at one
+    worst: float = 6.0  # of an hour that is broken throughout, on top of the price
     first_seed: int = 600_000
 
     def __post_init__(self) -> None:
-        if self.generations < 0 or self.pairs < 1 or self.spread <= 0 or not 0 <= self.common <= 1:
-            raise ValueError("a search needs 0 or more generations, 1 pair, a positive spread and common inside [0, 1]")
+        if self.hours < 0 or self.hours == 1 or self.doubt < 0:
+            raise ValueError("a trial needs two hours or more, or none, and a doubt of at least 0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,14 +48,15 @@ class AgentConfig:
     state: StateConfig = StateConfig()
     policy: PolicyConfig = PolicyConfig()
     reward: RewardConfig = RewardConfig()
-    search: SearchConfig = SearchConfig()
+    trial: TrialConfig = TrialConfig()
     ppo: PPOConfig = PPOConfig()
     world: WorldConfig = WorldConfig()
     world_training: TrainConfig = TrainConfig(learning_rate=1e-3, batch=64, epochs=60, patience=8)
     lyapunov: LyapunovConfig = LyapunovConfig()
     lyapunov_training: TrainConfig = TrainConfig(learning_rate=1e-3, batch=256, epochs=30, patience=5)
     safety: SafetyConfig = SafetyConfig()
-    limits: Limits = Limits()
+    limits: Limits = Limits()  # that learning and the filter keep to
+    judged_by: Limits | None = None  # that races and validations count broken minutes by; None: the same
     forecast_horizon: int = 4  # steps H of the city's forecast
     iterations: int = 12
     episodes: int = 8  # collected per iteration
@@ -87,6 +85,11 @@ class AgentConfig:
             raise ValueError("episodes must be at least 2, held_out and margin_alpha inside (0, 1), imagined >= 0")
         if self.ppo.discount != self.reward.discount:
             raise ValueError("ppo.discount and reward.discount must be equal, or the potential would not telescope")
+
+    @property
+    def goal(self) -> Limits:
+        """The limits that a controller is chosen by."""
+        return self.judged_by or self.limits
 
 
 class Agent(NamedTuple):

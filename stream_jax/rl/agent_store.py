@@ -20,10 +20,17 @@ Row = dict[str, Any]
 class AgentStore:
     """One folder; without a folder nothing is kept."""
 
-    def __init__(self, folder: Path | str | None, fingerprint: str, search_folder: Path | str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path | str | None,
+        fingerprint: str,
+        first_folder: Path | str | None = None,
+        trial_folder: Path | str | None = None,
+    ) -> None:
         self.fingerprint = fingerprint
         self.folder = None if folder is None else Path(folder).absolute()
-        self.search_folder = Path(search_folder) if search_folder else self.folder and self.folder / "search"
+        self.first_folder = Path(first_folder) if first_folder else self.folder and self.folder / "first"
+        self.trial_folder = Path(trial_folder) if trial_folder else self.folder and self.folder / "trial"
         options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
         self.manager = None if folder is None else ocp.CheckpointManager(self.folder / "state", options=options)
 
@@ -61,33 +68,32 @@ class AgentStore:
         """The stacked episodes of an iteration: from disk if they are there, else collected and kept."""
         found = None if self.folder is None else replay.read(self.folder / "replay", iteration)
         if found is None:
-            # The first are driven before anything but the search was learned.
-            found = replay.stack(collect()) if iteration else self.shared("first", collect)
+            # The first are driven before anything is learned: agents that begin alike have them in common.
+            found = self._first(collect) if iteration == 0 else replay.stack(collect())
             if self.folder is not None:
                 replay.write(self.folder / "replay", iteration, found)
         return found
 
-    def shared(self, name: str, collect: Callable[[], list[Episode]]) -> Episode:
-        """Stacked episodes that agents have in common which search alike: from disk, or collected and kept."""
-        if self.search_folder is None:
-            return replay.stack(collect())
-        found = replay.read(self.search_folder / name, 0)
-        if found is None:
-            found = replay.stack(collect())
-            replay.write(self.search_folder / name, 0, found)
-        return found
-
-    def scores(self, generation: int, get: Callable[[], np.ndarray]) -> np.ndarray:
-        """The scores of a generation of the search: from disk if they are there, else made and kept."""
-        if self.search_folder is None:
+    def scores(self, plan: str, get: Callable[[], np.ndarray]) -> np.ndarray:
+        """What a plan scored in the trial: from disk if it is there, else driven and kept."""
+        if self.trial_folder is None:
             return get()
-        path = self.search_folder / f"scores_{generation:04d}.npy"
+        path = self.trial_folder / f"{plan}.npy"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = path.with_suffix(".partial.npy")
             np.save(draft, get())
             draft.replace(path)
         return np.load(path, allow_pickle=False)
+
+    def _first(self, collect: Callable[[], list[Episode]]) -> Episode:
+        if self.first_folder is None:
+            return replay.stack(collect())
+        found = replay.read(self.first_folder, 0)
+        if found is None:
+            found = replay.stack(collect())
+            replay.write(self.first_folder, 0, found)
+        return found
 
     def close(self) -> None:
         """Waits for nothing, but frees the folder."""

@@ -8,7 +8,6 @@ only; everything that learns is compiled.
 import hashlib
 import math
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from stream_jax.rl import agent as agents
-from stream_jax.rl import improvement, lyapunov, ppo, replay, search, verification, world_model
+from stream_jax.rl import improvement, lyapunov, ppo, replay, trial, verification, world_model
 from stream_jax.rl.agent import Agent, AgentConfig, Decision, act
 from stream_jax.rl.agent_store import AgentStore
 from stream_jax.rl.episodes import Episode, flat_transitions
@@ -54,7 +53,7 @@ class Fitted(NamedTuple):
 
     agent: Agent  # the best on the validation episodes, or the last without validation
     state: AgentState
-    rows: list[Row]  # one per iteration and one per validation
+    rows: list[Row]  # one for the trial, each iteration and each validation
 
 
 def fit(
@@ -64,7 +63,9 @@ def fit(
     cfg: AgentConfig,
     checkpoint_dir: Path | str | None = None,
     progress: bool = False,
-    search_dir: Path | str | None = None,
+    trial_collect: Collect | None = None,
+    first_dir: Path | str | None = None,
+    trial_dir: Path | str | None = None,
 ) -> Fitted:
     """Learns by `cfg.iterations` rounds of collecting and improving.
 
@@ -73,10 +74,11 @@ def fit(
 
     Args:
         adjacency: [I, I] row-normalised, who is next to whom.
-        search_dir: keeps what was driven up to the first iteration, for agents of one key that are equal in
-            `search.settings`.
+        trial_collect: drives the hours of the trial, None: like all others.
+        first_dir: keeps the first episodes, for agents of one key that are equal in `trial.first_settings`.
+        trial_dir: keeps the scores of the trial, for agents that are equal in `trial.settings`.
     """
-    store = AgentStore(checkpoint_dir, _fingerprint(key, adjacency, cfg), search_dir)
+    store = AgentStore(checkpoint_dir, _fingerprint(key, adjacency, cfg), first_dir, trial_dir)
     start_key, drive_key, learn_key = jax.random.split(key, 3)
     state, rows = store.restore(start(start_key, adjacency, cfg))
 
@@ -88,13 +90,20 @@ def fit(
     done = int(state.iteration)
     memory = [store.remembered(index) for index in range(max(0, done - cfg.replay), done)]
     if done == 0 and not rows:
-        state, rows = _before_learning(drive_key, state, collect, adjacency, cfg, store)
+        if cfg.trial.hours:
+            agent, rows = trial.choose(state.agent, trial_collect or collect, adjacency, cfg, store.scores)
+            state = state._replace(agent=agent)
+            store.save(0, state, rows)
     with _progress_bar(progress) as bar:
         task = bar.add_task("control", total=cfg.iterations, completed=done)
         for index in range(done, cfg.iterations):
-            memory = [*memory, collected(index)][-cfg.replay :]
+            memory, first = [*memory, collected(index)][-cfg.replay :], state.agent.policy
             state, row = improve(jax.random.fold_in(learn_key, index), state, memory, adjacency, cfg)
             rows = [*rows, {"kind": "train", "iteration": index} | row]
+            if cfg.validate_every and index == 0:  # what learning began with, now that there is a filter
+                begun = state._replace(agent=state.agent._replace(policy=first), iteration=jnp.zeros((), jnp.int32))
+                begun, rows = _validated(drive_key, begun, rows, collect, adjacency, cfg)
+                state = state._replace(best=begun.best, best_score=begun.best_score)
             if cfg.validate_every and ((index + 1) % cfg.validate_every == 0 or index + 1 == cfg.iterations):
                 state, rows = _validated(drive_key, state, rows, collect, adjacency, cfg)
             store.save(index + 1, state, rows)
@@ -184,50 +193,18 @@ _performance = jax.jit(verification.performance, static_argnames="cfg")
 _flat_transitions = jax.jit(flat_transitions, static_argnames=("limits", "cfg"))
 
 
-def _not_kept(collect: Callable[[], list[Episode]]) -> Episode:
-    return replay.stack(collect())
-
-
-def _before_learning(
-    key: Array, state: AgentState, collect: Collect, adjacency: Array, cfg: AgentConfig, store: AgentStore
-) -> tuple[AgentState, list[Row]]:
-    """Validates the default plan, searches for better gains, and validates those."""
-    rows: list[Row] = []
-    if cfg.validate_every:
-        kept = partial(store.shared, "default_plan")
-        state, rows = _validated(key, state, rows, collect, adjacency, cfg, kept)
-    if cfg.search.generations:
-        agent, found = search.find_gains(key, state.agent, collect, adjacency, cfg, store.scores)
-        state, rows = state._replace(agent=agent), [*rows, *found]
-        if cfg.validate_every:
-            state, rows = _validated(key, state, rows, collect, adjacency, cfg, partial(store.shared, "searched"))
-    if rows:
-        store.save(0, state, rows)
-    return state, rows
-
-
 def _validated(
-    key: Array,
-    state: AgentState,
-    rows: list[Row],
-    collect: Collect,
-    adjacency: Array,
-    cfg: AgentConfig,
-    kept: Callable[[Callable[[], list[Episode]]], Episode] = _not_kept,
+    key: Array, state: AgentState, rows: list[Row], collect: Collect, adjacency: Array, cfg: AgentConfig
 ) -> tuple[AgentState, list[Row]]:
-    """Drives the validation episodes without exploration and keeps the agent if none was better.
-
-    Before the first iteration there is nothing to filter with: such a controller is measured, but never kept.
-    """
+    """Drives the validation episodes without exploration and keeps the agent if none was better."""
     step = policy_step(key, state.agent, adjacency, cfg, explore=False)
-    episodes = kept(lambda: collect(step, cfg.validation_episodes, cfg.validation_seed))
+    episodes = replay.stack(collect(step, cfg.validation_episodes, cfg.validation_seed))
     measured = _performance(episodes, cfg=cfg)
     row = {"kind": "validation", "iteration": int(state.iteration)} | verification.summary(measured)
-    if bool(state.agent.fitted):
-        row |= verification.verify(state.agent, episodes, adjacency, cfg)
+    row |= verification.verify(state.agent, episodes, adjacency, cfg)
     score = verification.merit(measured)
     # A controller that fails to act has no costs to show, and would look safe.
-    if bool(state.agent.fitted) and np.isfinite(score).all() and tuple(score) > tuple(np.asarray(state.best_score)):
+    if np.isfinite(score).all() and tuple(score) > tuple(np.asarray(state.best_score)):
         state = state._replace(best=state.agent, best_score=jnp.asarray(score))
     return state, [*rows, row]
 
@@ -294,6 +271,5 @@ def _fingerprint(key: Array, adjacency: Array, cfg: AgentConfig) -> str:
 
 
 def _progress_bar(wanted: bool) -> Progress:
-    """Shown only on a terminal, so that logs stay readable."""
-    console = Console(stderr=True)
+    console = Console(stderr=True)  # shown only on a terminal, so that logs stay readable
     return Progress(console=console, disable=not (wanted and console.is_terminal))

@@ -40,13 +40,14 @@ def performance(episodes: Episode, cfg: AgentConfig) -> Performance:
     """Args: episodes [E, ...]."""
     after = episodes.x[:, 1:]
     over_steps = lambda function: jax.vmap(jax.vmap(function))(after)  # noqa: E731
-    step_costs = over_steps(lambda x: costs(x, cfg.limits))  # [E, T, 3]
+    learned = over_steps(lambda x: costs(x, cfg.limits))  # [E, T, 3]
+    judged = over_steps(lambda x: costs(x, cfg.goal))
     return Performance(
         reward=over_steps(lambda x: objective.traffic(x, cfg.reward).mean()).mean(),
         traffic=episodes.traffic.mean(),
-        cost=objective.saturated(step_costs, cfg.reward).mean((0, 1)),
-        safe=jax.vmap(is_safe_episode)(step_costs).mean(),
-        violating=jax.vmap(violating_steps)(step_costs).mean(),
+        cost=objective.saturated(learned, cfg.reward).mean((0, 1)),
+        safe=jax.vmap(is_safe_episode)(judged).mean(),
+        violating=jax.vmap(violating_steps)(judged).mean(),
         certified=episodes.certificate.certified.mean(),
         intervened=(episodes.certificate.source != POLICY).mean(),
     )

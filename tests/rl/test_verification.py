@@ -8,7 +8,7 @@ import numpy as np
 
 from stream_jax.rl import agent as agents
 from stream_jax.rl import certificate, lyapunov, replay, verification
-from stream_jax.rl.constraints import violation
+from stream_jax.rl.constraints import Limits, violation
 from tests.rl.test_replay import episode as noise
 from tests.rl.toy_road import ADJACENCY, HORIZON, INTERSECTIONS
 from tests.rl.toy_settings import CFG
@@ -83,6 +83,19 @@ def test_performance_counts_safe_episodes_and_violating_steps():
     # Reward 1 everywhere but for .5 * 1.5 at one of 96 intersections and steps.
     np.testing.assert_allclose(measured.reward, 1.0 - 0.75 / 96, rtol=1e-5)
     assert verification.summary(measured)["cost_wait"] == float(measured.cost[1])
+
+
+def test_controllers_are_judged_by_the_goal_and_charged_by_the_limits_of_learning():
+    x = np.zeros_like(EPISODES.x[:1])
+    x[0, 3, 2, 8] = 110.0 / 120.0  # s of waiting, in 120 s
+    one = jax.tree.map(lambda leaf: leaf[:1], EPISODES)._replace(x=x)
+    measured = verification.performance(
+        one, dataclasses.replace(CFG, limits=Limits(wait=100.0), judged_by=Limits(wait=120.0))
+    )
+    assert float(measured.safe) == 1.0 and float(measured.violating) == 0.0
+    np.testing.assert_allclose(measured.cost, [0.0, 0.1 / 12, 0.0], rtol=1e-5)  # 110 / 100 - 1 in one of 12 steps
+    strict = verification.performance(one, dataclasses.replace(CFG, limits=Limits(wait=100.0)))
+    assert float(strict.safe) == 0.0 and float(strict.violating) == 1.0
 
 
 def test_rows_on_disk_are_what_was_measured(tmp_path):

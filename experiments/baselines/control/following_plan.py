@@ -1,0 +1,37 @@
+"""What is tried against the default plan, and nothing learned: shorter greens that follow queues, a later guard.
+
+What LyCon-WRL+ has beyond it came from its iterations, its filter and what the city says.
+"""
+
+import hashlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sim.loop import Tick
+from stream_jax.rl import trial
+from stream_jax.rl.agent import AgentConfig, blank_state
+from stream_jax.rl.constraints import physical_state
+from stream_jax.rl.reaction import terms
+from stream_jax.types import RoadMeasurement
+
+
+def version() -> str:
+    """Changes with the plan."""
+    return hashlib.sha256(np.asarray(trial.following_gains()).tobytes()).hexdigest()[:8]
+
+
+def step_fn(tick: Tick) -> np.ndarray:
+    """Actions [E, I, 9] of all environments."""
+    return np.asarray(_actions(jax.tree.map(jnp.asarray, tick.road)))
+
+
+@jax.jit
+def _actions(road: RoadMeasurement) -> jax.Array:
+    def one(measured: RoadMeasurement) -> jax.Array:
+        x = physical_state(measured)
+        state = blank_state(x.shape[0], AgentConfig())  # its gains do not hear the city
+        return jnp.tanh(terms(state._replace(local=x)) @ trial.following_gains())
+
+    return jax.vmap(one)(road)
