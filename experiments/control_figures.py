@@ -39,7 +39,8 @@ def safety(rows: list[dict]) -> Figure:
         error = np.abs(np.array([[row["lower"], row["upper"]] for row in picked]).T - value)
         axes.barh(place, value, xerr=error, color="tab:blue", alpha=0.7, error_kw={"linewidth": 1})
         axes.set_yticks(len(names) - np.arange(len(names)), names, fontsize=8)
-        axes.set(xlim=(0, 1), xlabel="share of safe episodes", title=f"{level}, {picked[0]['episodes']} episodes")
+        numbers = " or ".join(str(number) for number in sorted({row["episodes"] for row in picked}))
+        axes.set(xlim=(0, 1), xlabel="share of safe episodes", title=f"{level}, {numbers} episodes")
     figure.suptitle(_title(rows), fontsize=10)
     return figure
 

@@ -35,10 +35,23 @@ def publish(run: Path, folder: Path, name: str | None = None) -> list[Path]:
         _check_same_recording(target / file, rows)
     said = _commands(run, target, {file.removesuffix(".jsonl") for file in found})
     for file, rows in found.items():
-        results.replace_rows(target / file, (_slim(row) for row in results.read_rows(target / file) if _is_kept(row)))
-        results.write_rows(target / file, rows)
+        known = [_slim(row) for row in results.read_rows(target / file) if _is_kept(row)]
+        results.replace_rows(target / file, known)
+        results.write_rows(target / file, [*_at_other_levels(known, rows), *rows])
     (target / COMMANDS).write_text(json.dumps(said, indent=1, sort_keys=True) + "\n")
     return [*(target / file for file in found), target / COMMANDS]
+
+
+def _at_other_levels(known: list[dict], rows: list[dict]) -> list[dict]:
+    """Rows of the same controllers at levels of demand that the run did not drive."""
+    place = lambda row: (results.run_of(row), row.get("level"))  # noqa: E731
+    driven = {place(row) for row in rows}
+    again = {run for run, _ in driven}
+    return [
+        row
+        for row in known
+        if row.get("stage") == "control" and results.run_of(row) in again and place(row) not in driven
+    ]
 
 
 def _is_kept(row: dict) -> bool:

@@ -88,3 +88,12 @@ def test_other_targets_than_the_headline_one_keep_our_own_rates_alone(run, tmp_p
     assert len([row for row in kept if row["level"] != 0.2]) == 8
     (other,) = [row for row in kept if row["level"] == 0.2]
     assert (other["method"], other["metric"]) == ("crfn_by", "fdr_step")
+
+
+def test_a_controller_keeps_its_rows_at_levels_that_were_not_driven_again(run, tmp_path):
+    row = ROW | {"stage": "control", "method": "ours", "metric": "safety"}
+    file = tmp_path / "results" / "small" / "control.jsonl"
+    results.write_rows(file, [row | {"level": level, "value": 0.1} for level in ("heavy", "moderate")])
+    results.write_rows(run / "results" / "small" / "control.jsonl", [row | {"level": "heavy", "value": 0.5}])
+    publish.publish(run, tmp_path / "results")
+    assert {one["level"]: one["value"] for one in results.read_rows(file)} == {"heavy": 0.5, "moderate": 0.1}
