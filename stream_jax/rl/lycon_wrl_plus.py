@@ -87,11 +87,15 @@ def fit(
         seed = cfg.first_seed + index * cfg.episodes
         return store.kept(index, lambda: collect(step, cfg.episodes, seed))
 
+    def tried(agent: Agent) -> list[Episode]:
+        step = policy_step(drive_key, agent, adjacency, cfg, explore=False)
+        return (trial_collect or collect)(step, cfg.trial.hours, cfg.trial.first_seed)
+
     done = int(state.iteration)
     memory = [store.remembered(index) for index in range(max(0, done - cfg.replay), done)]
     if done == 0 and not rows:
         if cfg.trial.hours:
-            agent, rows = trial.choose(state.agent, trial_collect or collect, adjacency, cfg, store.scores)
+            agent, rows = trial.choose(state.agent, tried, cfg, store.scores)
             state = state._replace(agent=agent)
             store.save(0, state, rows)
     with _progress_bar(progress) as bar:

@@ -8,7 +8,6 @@ better in hours that both have driven, where what the traffic of an hour does is
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +15,11 @@ import numpy as np
 from jax import Array
 
 from stream_jax.rl import objective, replay
-from stream_jax.rl.agent import Agent, AgentConfig, act
+from stream_jax.rl.agent import Agent, AgentConfig
 from stream_jax.rl.episodes import Episode
 from stream_jax.rl.reaction import GREEN_TERMS, GUARD_TERMS
-from stream_jax.rl.safety import SafetyConfig
-from stream_jax.rl.state import make_state
 
+Drive = Callable[[Agent], list[Episode]]
 Kept = Callable[[str, Callable[[], np.ndarray]], np.ndarray]  # name, how to get the scores -> [hours]
 NAMES = (*(f"green_{name}" for name in GREEN_TERMS), *(f"guard_{name}" for name in GUARD_TERMS))
 # Greens of 16 and 32 s instead of 30 and 70, longer where the queue is, and a guard of 97 s instead of 85. Once many
@@ -31,19 +29,16 @@ NAMES = (*(f"green_{name}" for name in GREEN_TERMS), *(f"guard_{name}" for name 
 FOLLOWING = {"green_left": -0.35, "green_through": -0.35, "green_longer": 0.3, "guard_always": 0.42}
 
 
-def choose(agent: Agent, collect: Any, adjacency: Array, cfg: AgentConfig, kept: Kept) -> tuple[Agent, list[dict]]:
+def choose(agent: Agent, drive: Drive, cfg: AgentConfig, kept: Kept) -> tuple[Agent, list[dict]]:
     """The agent with the plan that it begins with, and one row about the trial.
 
     Args:
-        collect: as in `lycon_wrl_plus.fit`; gives the same episodes for the same seed.
+        drive: the hours of the trial, the same for every agent.
         kept: reads back what a plan scored, or gets and keeps it.
     """
     following = with_gains(agent, following_gains())
-
-    def driven(by: Agent) -> np.ndarray:
-        return scores(collect(_steps(by, adjacency, cfg), cfg.trial.hours, cfg.trial.first_seed), cfg)
-
-    usual, new = kept("default", partial(driven, agent)), kept("following", partial(driven, following))
+    usual = kept("default", lambda: scores(drive(agent), cfg))
+    new = kept("following", lambda: scores(drive(following), cfg))
     gain = new - usual
     error = float(gain.std(ddof=1) / np.sqrt(gain.size))
     is_kept = float(gain.mean()) >= -cfg.trial.doubt * error
@@ -91,25 +86,6 @@ def with_gains(agent: Agent, gains: Array) -> Agent:
     actor = agent.policy.actor
     changed = {**actor, "params": {**actor["params"], "gains": gains}}
     return agent._replace(policy=agent.policy._replace(actor=changed))
-
-
-def _steps(agent: Agent, adjacency: Array, cfg: AgentConfig) -> Any:
-    """The agent as a policy step, without a filter."""
-    unfiltered = dataclasses.replace(cfg, safety=SafetyConfig(mode="none"))
-
-    def step(_: np.ndarray, __: Any, *seen: Any) -> Any:
-        return jax.tree.map(np.asarray, _drive(agent, seen, adjacency, unfiltered))
-
-    return step
-
-
-@partial(jax.jit, static_argnames="cfg")
-def _drive(agent: Agent, seen: tuple, adjacency: Array, cfg: AgentConfig) -> Any:
-    def one(x: Array, view: Any, plan: Array, clock: Array) -> Any:
-        state = make_state(x, view, plan, clock, cfg.state)
-        return act(jax.random.key(0), agent, state, plan, adjacency, cfg, explore=False)
-
-    return jax.vmap(one)(*seen)
 
 
 @partial(jax.jit, static_argnames="cfg")

@@ -11,7 +11,6 @@ import pytest
 from stream_jax.rl import lycon_wrl_plus as lycon
 from stream_jax.rl import policy, reaction, trial
 from stream_jax.rl.agent import TrialConfig, blank_state
-from stream_jax.rl.agent_store import AgentStore
 from stream_jax.rl.constraints import Limits
 from stream_jax.rl.safety import SafetyConfig
 from tests.rl import toy_road
@@ -35,6 +34,10 @@ def crowded_state(key):
 
 def driven_by(agent, count=1, seed=5):
     return toy_road.collect(lycon.policy_step(KEY, agent, ADJACENCY, UNFILTERED, explore=False), count, seed)
+
+
+def tried(agent):
+    return driven_by(agent, TRIAL.hours, TRIAL.first_seed)
 
 
 def with_minutes_lost(episode, count):
@@ -105,7 +108,7 @@ def test_hours_are_judged_by_the_goal_and_not_by_the_tighter_limits_of_learning(
 
 
 def test_following_queues_is_kept_on_the_toy_road_and_better_on_roads_that_it_was_not_tried_on():
-    agent, rows = trial.choose(start(), toy_road.collect, ADJACENCY, UNFILTERED, lambda _, get: get())
+    agent, rows = trial.choose(start(), tried, UNFILTERED, lambda _, get: get())
     assert [row["kind"] for row in rows] == ["trial"] and rows[0]["is_kept"] and rows[0]["gain"] > 0
     np.testing.assert_array_equal(trial.gains_of(agent), trial.following_gains())
     better, usual = (trial.scores(driven_by(one, 16, 77), UNFILTERED) for one in (agent, start()))
@@ -127,7 +130,7 @@ def test_the_plan_is_kept_unless_the_default_plan_is_better_by_two_standard_erro
     def kept(plan, _):
         return {"default": np.array([0.3, -1.0, 0.5]), "following": np.array([0.3, -1.0, 0.5]) + gains}[plan]
 
-    agent, rows = trial.choose(start(), None, ADJACENCY, UNFILTERED, kept)
+    agent, rows = trial.choose(start(), None, UNFILTERED, kept)
     assert bool(np.asarray(trial.gains_of(agent)).any()) == rows[0]["is_kept"] == is_kept
     np.testing.assert_allclose(rows[0]["gain"], np.mean(gains), atol=1e-12)
     np.testing.assert_allclose(rows[0]["standard_error"], np.std(gains, ddof=1) / np.sqrt(3), atol=1e-12)
@@ -135,20 +138,19 @@ def test_the_plan_is_kept_unless_the_default_plan_is_better_by_two_standard_erro
 
 def test_both_plans_meet_the_same_hours_and_kept_scores_are_not_driven_again(tmp_path):
     calls = []
+    cfg = dataclasses.replace(CFG, trial=TRIAL, iterations=1, validate_every=0, episodes=4)
 
-    def collect(*args):
-        calls.append(args[1:])
-        return toy_road.collect(*args)
+    def collect(step, count, first):
+        calls.append((count, first))
+        return toy_road.collect(step, count, first)
 
-    store = AgentStore(tmp_path, "mine")
-    first, _ = trial.choose(start(), collect, ADJACENCY, UNFILTERED, store.scores)
+    first = lycon.fit(KEY, toy_road.collect, ADJACENCY, cfg, tmp_path / "one", False, collect, None, tmp_path / "trial")
     assert calls == [(TRIAL.hours, TRIAL.first_seed)] * 2
-    assert sum(count for count, _ in calls) == trial.episodes(UNFILTERED)
+    assert sum(count for count, _ in calls) == trial.episodes(cfg)
     calls.clear()
-    again, _ = trial.choose(start(), collect, ADJACENCY, UNFILTERED, store.scores)
-    store.close()
+    again = lycon.fit(KEY, toy_road.collect, ADJACENCY, cfg, tmp_path / "two", False, collect, None, tmp_path / "trial")
     assert calls == []
-    chex.assert_trees_all_equal(again, first)
+    chex.assert_trees_all_equal(again.agent, first.agent)
 
 
 def test_agents_that_begin_alike_share_and_others_do_not():
