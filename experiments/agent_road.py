@@ -39,6 +39,16 @@ class CityDays(NamedTuple):
     bin_s: int
 
 
+class Site(NamedTuple):
+    """Where controllers are learned and evaluated, and with what."""
+
+    road: CityRoad
+    days: CityDays
+    vehicles_per_hour: float  # while learning
+    workers: int  # SUMO processes side by side
+    console: Console | None
+
+
 class Moments(NamedTuple):
     """The views and clocks of one episode's control steps."""
 
@@ -111,29 +121,21 @@ def clocks(scenario: Scenario, clock: np.ndarray, bin_s: int, before: int = 0) -
     return np.stack(shown)
 
 
-def collector(
-    road: CityRoad,
-    days: CityDays,
-    part: str,
-    vehicles_per_hour: float,
-    folder: Path,
-    workers: int,
-    console: Console | None = None,
-    offset: int = 0,
-    busiest: float = 1.0,
-) -> Collect:
+def collector(site: Site, part: str, folder: Path, offset: int = 0, busiest: float = 1.0) -> Collect:
     """Drives episodes of a part of the recording; an episode that keeps failing ends the run with its reason.
 
     Args:
+        folder: of the trips.
         offset: added to the episodes' seeds, so that learners of different seeds meet different days.
         busiest: share of the busy hours to draw from, see `draw_scenarios`.
     """
+    road, days, rate, workers, console = site
     make_session = partial(evaluation.open_session, road.network, default_plan.driver)
 
     def collect(policy_step: PolicyStep, num_episodes: int, seed: int) -> list[Episode]:
         first = offset + seed
         seeds = range(first, first + num_episodes)
-        scenarios = draw_scenarios(road, part, vehicles_per_hour, seeds, folder, busiest)
+        scenarios = draw_scenarios(road, part, rate, seeds, folder, busiest)
         driver = Driver(policy_step, scenarios, days, offset)
         done: dict[int, Episode] = {}
         for one in run_episodes(make_session, scenarios, driver, workers, console=console, title="  episodes"):
@@ -167,11 +169,11 @@ def as_episode(road: RoadMeasurement, made: Decision, known: Moments, first: np.
 
 
 def agent_method(
-    name: str, policy_step: PolicyStep, road: CityRoad, scenarios: Sequence[Scenario], days: CityDays, folder: Path
+    name: str, policy_step: PolicyStep, site: Site, scenarios: Sequence[Scenario], folder: Path
 ) -> evaluation.Method:
     """A learned controller as a method; what it decided in an episode is written beside the episode."""
     todo = [i for i, one in enumerate(scenarios) if not evaluation.episode_file(folder, i, one).exists()]
-    driver = Driver(policy_step, [scenarios[i] for i in todo], days)
+    driver = Driver(policy_step, [scenarios[i] for i in todo], site.days)
     length = scenarios[0].duration_s // CONTROL_S
 
     def step_fn(tick: Tick) -> np.ndarray:
@@ -182,7 +184,7 @@ def agent_method(
             save_decisions(path, driver.decisions[index], driver.first[index])
         return action
 
-    return evaluation.Method(name, partial(evaluation.open_session, road.network, default_plan.driver), step_fn)
+    return evaluation.Method(name, partial(evaluation.open_session, site.road.network, default_plan.driver), step_fn)
 
 
 def decision_file(folder: Path, index: int, scenario: Scenario) -> Path:

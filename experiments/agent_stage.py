@@ -12,7 +12,7 @@ from rich.console import Console
 
 from data.loader import TrafficDataset
 from experiments import agent_figures, agent_road, agents, rivals, system
-from experiments.agent_road import CityDays
+from experiments.agent_road import CityDays, Site
 from experiments.agents import OURS, RIVALS
 from experiments.configs import experiment_config
 from experiments.evaluation import RULES, score, summarise
@@ -27,6 +27,7 @@ from stream_jax import checkpoint
 from stream_jax.checkpoint import System
 from stream_jax.rl import trial
 from stream_jax.rl.agent import Agent, AgentConfig
+from stream_jax.rl.agent_store import LEARNING
 
 TRAINING_LEVEL = "heavy"  # where agents learn; elsewhere the same controller is evaluated as it is
 
@@ -70,9 +71,7 @@ class LearnedControllers:
             cfg = agents.agent_config(name, self.preset, level)
             place = self.folder / level.name / self._place(name, training) / f"seed{seed}"
             evaluate = rivals.evaluate_rival if name in RIVALS else agents.evaluate_agent
-            episodes, verdict = evaluate(
-                name, seed, agent, cfg, self.road, self._city(name)[1], scenarios, place, self.workers, self.console
-            )
+            episodes, verdict = evaluate(name, seed, agent, cfg, self._site(name, training), scenarios, place)
             if is_judged:
                 share = self.judgement(episodes, level, training)
                 rows.append({"metric": "decrease_under_ours", "seed": seed, "value": share})
@@ -84,6 +83,7 @@ class LearnedControllers:
             ]
             rows += [{"metric": f"certificate_{key}", "seed": seed, "value": value} for key, value in verdict.items()]
             rows.append({"metric": "sumo_steps", "seed": seed, "value": sumo_steps(curve, cfg, scenarios[0])})
+            rows.append({"metric": "kept_iteration", "seed": seed, "value": kept_iteration(curve)})
             if level == training:
                 rows += [{"metric": "curve", "seed": seed, "episodes": driven(point, cfg), **point} for point in curve]
                 if name == OURS and seed == 0:
@@ -110,6 +110,9 @@ class LearnedControllers:
             self.cities[covariance] = city, system.city_days(city, self.dataset)
         return self.cities[covariance]
 
+    def _site(self, name: str, training: DemandLevel) -> Site:
+        return Site(self.road, self._city(name)[1], self._demand(training), self.workers, self.console)
+
     def _trained(self, name: str, seed: int, level: DemandLevel) -> tuple[Agent, list[dict]]:
         """The agent of a seed and its learning curve; kept, since every level of demand asks for it."""
         if (name, seed) not in self.trained:
@@ -118,13 +121,12 @@ class LearnedControllers:
 
     def _train(self, name: str, seed: int, level: DemandLevel) -> tuple[Agent, list[dict]]:
         cfg = agents.agent_config(name, self.preset, level)
-        rate = self._demand(level)
         place = self.folder / "agents" / self._circumstances(name, level) / self._place(name, level)
         place.mkdir(parents=True, exist_ok=True)
         described = rivals.as_dict(name, cfg) if name in RIVALS else dataclasses.asdict(cfg)
         (place / "config.json").write_text(json.dumps(described, indent=1))
         self.console.print(f"  {name}, seed {seed}: learning at {level.name} demand ...")
-        common = seed, cfg, self.road, self._city(name)[1], rate, place, self.workers, self.console
+        common = seed, cfg, self._site(name, level), place
         agent, curve = rivals.train_rival(name, *common) if name in RIVALS else agents.train_agent(*common)
         if name == OURS and seed == 0:
             self._keep(agent, cfg)
@@ -133,7 +135,7 @@ class LearnedControllers:
     def _place(self, name: str, level: DemandLevel) -> str:
         """A folder name that changes with whatever an agent is learned from."""
         cfg = agents.agent_config(name, self.preset, level)
-        digest = hashlib.sha256(f"{cfg!r} {self._circumstances(name, level)}".encode())
+        digest = hashlib.sha256(f"{LEARNING} {cfg!r} {self._circumstances(name, level)}".encode())
         learned_from = rivals.settings(name, cfg) if name in RIVALS else (trial.FOLLOWING, agents.TRIED)
         digest.update(repr(learned_from).encode())
         return f"{name.replace(':', '-')}-{digest.hexdigest()[:10]}"
@@ -162,6 +164,12 @@ class LearnedControllers:
 def sumo_steps(curve: list[dict], cfg: AgentConfig, scenario: Scenario) -> int:
     """Simulated seconds that learning has seen, warm-ups and validation included."""
     return sum(driven(row, cfg) for row in curve) * (scenario.warmup_s + scenario.duration_s)
+
+
+def kept_iteration(curve: list[dict]) -> int:
+    """Iterations behind the controller that was chosen: 0 is what learning began with."""
+    chosen = [row["iteration"] for row in curve if row["kind"] == "validation" and row["is_kept"]]
+    return chosen[-1] if chosen else max(row["iteration"] + 1 for row in curve if row["kind"] == "train")
 
 
 def driven(row: dict, cfg: AgentConfig) -> int:

@@ -10,11 +10,9 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rich.console import Console
 
 from experiments import agent_road, evaluation
-from experiments.agent_road import CityDays
-from experiments.road import CityRoad
+from experiments.agent_road import Site
 from sim import loop as sim_loop
 from sim.demand import DemandLevel
 from sim.session import Scenario
@@ -111,37 +109,15 @@ def agent_config(name: str, preset: str, level: DemandLevel) -> AgentConfig:
     return dataclasses.replace(cfg, limits=limits, judged_by=level.limits, reward=reward, **changes)
 
 
-def learning_episodes(
-    seed: int,
-    road: CityRoad,
-    days: CityDays,
-    vehicles_per_hour: float,
-    folder: Path,
-    workers: int,
-    console: Console,
-    busiest: float = 1.0,
-) -> Collect:
+def learning_episodes(seed: int, site: Site, folder: Path, busiest: float = 1.0) -> Collect:
     """What a learner of this seed, ours or a rival, collects its experience with."""
-    shown, offset = console if console.is_terminal else None, 1_000_000 * seed
-    trips = folder / "trips"
-    return agent_road.collector(
-        road, days, LEARNING_PART, vehicles_per_hour, trips, workers, shown, offset=offset, busiest=busiest
-    )
+    return agent_road.collector(site, LEARNING_PART, folder / "trips", offset=1_000_000 * seed, busiest=busiest)
 
 
-def train_agent(
-    seed: int,
-    cfg: AgentConfig,
-    road: CityRoad,
-    days: CityDays,
-    vehicles_per_hour: float,
-    folder: Path,
-    workers: int,
-    console: Console,
-) -> tuple[Agent, list[dict]]:
+def train_agent(seed: int, cfg: AgentConfig, site: Site, folder: Path) -> tuple[Agent, list[dict]]:
     """A controller of one seed and its learning curve; goes on where a killed run stopped."""
-    meet = partial(learning_episodes, seed, road, days, vehicles_per_hour, folder, workers, console)
-    adjacency = jnp.asarray(agent_road.adjacency(road.network))
+    meet = partial(learning_episodes, seed, site, folder)
+    adjacency = jnp.asarray(agent_road.adjacency(site.road.network))
     # Agents that begin alike find each other's episodes: folders of one road, demand and city have the same parent.
     fitted = lycon_wrl_plus.fit(
         jax.random.key(seed),
@@ -151,16 +127,17 @@ def train_agent(
         folder / f"seed{seed}",
         trial_collect=meet(busiest=TRIED),
         first_dir=folder.parent / f"first-{_digest((trial.first_settings(cfg), TRIED))}" / f"seed{seed}",
-        trial_dir=folder.parent.parent / f"trial-{trial_digest(cfg, road, vehicles_per_hour)}" / f"seed{seed}",
+        trial_dir=folder.parent.parent / f"trial-{trial_digest(cfg, site)}" / f"seed{seed}",
     )
     (folder / f"seed{seed}" / "curve.json").write_text(json.dumps(fitted.rows, indent=1, default=str))
     return fitted.agent, fitted.rows
 
 
-def trial_digest(cfg: AgentConfig, road: CityRoad, vehicles_per_hour: float) -> str:
+def trial_digest(cfg: AgentConfig, site: Site) -> str:
     """Changes with whatever a trial depends on: its plans hear the road alone, so what the city says is left out."""
+    road = site.road
     drawn = road.flow.tobytes(), road.incidents, road.starts[LEARNING_PART].tobytes(), TRIED
-    return _digest((evaluation.RULES, vehicles_per_hour, road.planner.cfg, trial.settings(cfg), drawn))
+    return _digest((evaluation.RULES, site.vehicles_per_hour, road.planner.cfg, trial.settings(cfg), drawn))
 
 
 def evaluate_agent(
@@ -168,20 +145,20 @@ def evaluate_agent(
     seed: int,
     agent: Agent,
     cfg: AgentConfig,
-    road: CityRoad,
-    days: CityDays,
+    site: Site,
     scenarios: Sequence[Scenario],
     folder: Path,
-    workers: int,
-    console: Console,
 ) -> tuple[list, dict[str, float | bool | str]]:
     """Episodes without exploration, and the certificate as it turned out on them."""
-    adjacency = jnp.asarray(agent_road.adjacency(road.network))
+    adjacency = jnp.asarray(agent_road.adjacency(site.road.network))
     step = lycon_wrl_plus.policy_step(jax.random.key(seed), agent, adjacency, cfg, explore=False)
-    method = agent_road.agent_method(name, step, road, scenarios, days, folder)
-    episodes = evaluation.evaluate(method, scenarios, folder, workers, console)
+    method = agent_road.agent_method(name, step, site, scenarios, folder)
+    episodes = evaluation.evaluate(method, scenarios, folder, site.workers, site.console)
     learned = replay.stack(
-        [agent_road.rebuilt(one, agent_road.decision_file(folder, one.index, one.scenario), days) for one in episodes]
+        [
+            agent_road.rebuilt(one, agent_road.decision_file(folder, one.index, one.scenario), site.days)
+            for one in episodes
+        ]
     )
     return episodes, certificate_rows(agent, learned, adjacency, cfg)
 

@@ -15,10 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from rich.console import Console
 
 from experiments import agent_road, evaluation
-from experiments.agent_road import CityDays
+from experiments.agent_road import Site
 from experiments.agents import RIVALS, learning_episodes
 from experiments.baselines.control import cpo, la_mbda, ppo, sac_lagrangian
 from experiments.baselines.control.cpo import CPOConfig
@@ -28,12 +27,11 @@ from experiments.baselines.control.ppo import PPORivalConfig
 from experiments.baselines.control.road_task import MakeStep, road_task, step_maker, trajectories
 from experiments.baselines.control.sac_lagrangian import SACConfig
 from experiments.baselines.control.task import Units, measure_units, remembered
-from experiments.road import CityRoad
 from sim.session import Scenario
 from stream_jax.rl import agent as agents
 from stream_jax.rl import replay, verification
 from stream_jax.rl.agent import AgentConfig
-from stream_jax.rl.agent_store import AgentStore
+from stream_jax.rl.agent_store import LEARNING, AgentStore
 from stream_jax.rl.episodes import Episode
 from stream_jax.rl.lycon_wrl_plus import Collect
 
@@ -61,8 +59,12 @@ class Fitted(NamedTuple):
 
 def settings(name: str, cfg: AgentConfig) -> PPORivalConfig | CPOConfig | SACConfig | LambdaConfig:
     """A rival's sizes, rates and number of updates, as far as they have a counterpart the same as ours."""
-    if name in ("ppo", "cpo"):
-        return (PPORivalConfig if name == "ppo" else CPOConfig)(cfg.policy, cfg.ppo, cfg.rounds)
+    if name == "ppo":
+        return PPORivalConfig(cfg.policy, cfg.ppo, cfg.rounds)
+    if (
+        name == "cpo"
+    ):  # a step for every iteration, of which there are few: the paper's 0.01 would hardly leave the plan
+        return CPOConfig(cfg.policy, cfg.ppo, cfg.rounds, radius=0.03)
     passes = cfg.rounds * cfg.ppo.epochs * (1.0 + cfg.imagined)  # ours: over real and imagined rows
     if name == "sac_lagrangian":
         return SACConfig(cfg.policy, cfg.ppo, passes, cfg.ppo.learning_rate, cfg.ppo.critic_rate)
@@ -70,11 +72,13 @@ def settings(name: str, cfg: AgentConfig) -> PPORivalConfig | CPOConfig | SACCon
     return LambdaConfig(
         cfg.policy,
         cfg.ppo,
-        PosteriorConfig(cfg.world.hidden, cfg.world.layers, training.learning_rate, training.batch),
+        PosteriorConfig(cfg.world.hidden, cfg.world.layers, training.learning_rate, training.batch, every=40),
         worlds=cfg.world.members,
         horizon=cfg.world.horizon,
         passes=passes,
         world_passes=training.epochs / 2,  # ours passes over what it remembers so far, on average half of it all
+        penalty=cfg.ppo.multiplier_rate,  # so that prices rise as fast as ours
+        penalty_growth=1e-5,
     )
 
 
@@ -95,7 +99,7 @@ def fit(
     store = AgentStore(checkpoint_dir, _fingerprint(key, name, adjacency, cfg))
     start_key, drive_key, learn_key = jax.random.split(key, 3)
     blank = agents.blank_state(adjacency.shape[0], cfg)
-    state, rows = store.restore(_first(method.start(start_key, task, blank, chosen), task.costs))
+    state, rows = store.restore(_first(method.start(start_key, task, blank, chosen)))
     make_step = step_maker(method, chosen, task, cfg)
     improve = jax.jit(lambda *inputs: method.improve(*inputs, task, chosen))
     units_of = jax.jit(lambda rollouts: measure_units(task, rollouts))
@@ -119,20 +123,10 @@ def fit(
     return Fitted(state.best if cfg.validate_every else state.learner, state, rows)
 
 
-def train_rival(
-    name: str,
-    seed: int,
-    cfg: AgentConfig,
-    road: CityRoad,
-    days: CityDays,
-    vehicles_per_hour: float,
-    folder: Path,
-    workers: int,
-    console: Console,
-) -> tuple[Any, list[Row]]:
+def train_rival(name: str, seed: int, cfg: AgentConfig, site: Site, folder: Path) -> tuple[Any, list[Row]]:
     """A rival of one seed and its learning curve, on hours drawn with the same seed as ours."""
-    collect = learning_episodes(seed, road, days, vehicles_per_hour, folder, workers, console)
-    adjacency = jnp.asarray(agent_road.adjacency(road.network))
+    collect = learning_episodes(seed, site, folder)
+    adjacency = jnp.asarray(agent_road.adjacency(site.road.network))
     fitted = fit(jax.random.key(seed), name, collect, adjacency, cfg, folder / f"seed{seed}")
     (folder / f"seed{seed}" / "curve.json").write_text(json.dumps(fitted.rows, indent=1, default=str))
     return fitted.learner, fitted.rows
@@ -143,18 +137,15 @@ def evaluate_rival(
     seed: int,
     learner: Any,
     cfg: AgentConfig,
-    road: CityRoad,
-    days: CityDays,
+    site: Site,
     scenarios: Sequence[Scenario],
     folder: Path,
-    workers: int,
-    console: Console,
 ) -> tuple[list, Row]:
     """Episodes without exploration; there is no certificate to report."""
-    task = road_task(jnp.asarray(agent_road.adjacency(road.network)), cfg)
+    task = road_task(jnp.asarray(agent_road.adjacency(site.road.network)), cfg)
     step = step_maker(METHODS[name], settings(name, cfg), task, cfg)(jax.random.key(seed), learner, False)
-    method = agent_road.agent_method(name, step, road, scenarios, days, folder)
-    return evaluation.evaluate(method, scenarios, folder, workers, console), {}
+    method = agent_road.agent_method(name, step, site, scenarios, folder)
+    return evaluation.evaluate(method, scenarios, folder, site.workers, site.console), {}
 
 
 def as_dict(name: str, cfg: AgentConfig) -> dict[str, Any]:
@@ -166,8 +157,8 @@ _performance = jax.jit(verification.performance, static_argnames="cfg")
 _rollouts = jax.jit(trajectories, static_argnames="cfg")
 
 
-def _first(learner: Any, costs: int) -> RivalState:
-    units = Units(jnp.zeros(()), jnp.ones(()), jnp.ones(costs))
+def _first(learner: Any) -> RivalState:
+    units = Units(jnp.zeros(()), jnp.ones(()))
     return RivalState(learner, units, learner, jnp.full(2, -jnp.inf), jnp.zeros((), jnp.int32))
 
 
@@ -181,24 +172,22 @@ def _collecting(
 def _validated(
     key: Array, state: RivalState, rows: list[Row], make_step: MakeStep, collect: Collect, cfg: AgentConfig
 ) -> tuple[RivalState, list[Row]]:
-    """Drives the validation episodes without exploration and keeps the learner if none was better.
-
-    As ours: what has not learned yet is measured, but never kept.
-    """
+    """Drives the validation episodes without exploration and keeps the learner if none was better; the first, too."""
     step = make_step(key, state.learner, False)
     episodes = replay.stack(collect(step, cfg.validation_episodes, cfg.validation_seed))
     measured = _performance(episodes, cfg=cfg)
     row = {"kind": "validation", "iteration": int(state.iteration)} | verification.summary(measured)
     score = verification.merit(measured)
     # A controller that fails to act has no costs to show, and would look safe.
-    if int(state.iteration) and np.isfinite(score).all() and tuple(score) > tuple(np.asarray(state.best_score)):
+    is_kept = bool(np.isfinite(score).all() and tuple(score) > tuple(np.asarray(state.best_score)))
+    if is_kept:
         state = state._replace(best=state.learner, best_score=jnp.asarray(score))
-    return state, [*rows, row]
+    return state, [*rows, row | {"is_kept": is_kept}]
 
 
 def _fingerprint(key: Array, name: str, adjacency: Array, cfg: AgentConfig) -> str:
     """Tells whether a checkpoint belongs to this run: same rival and settings, same key, same road."""
-    facts = repr((name, cfg, settings(name, cfg), jax.random.key_data(key).tolist()))
+    facts = repr((LEARNING, name, cfg, settings(name, cfg), jax.random.key_data(key).tolist()))
     digest = hashlib.sha256(facts.encode())
     digest.update(np.ascontiguousarray(adjacency))
     return digest.hexdigest()

@@ -141,7 +141,8 @@ def drift_promises(trained: System, dataset: TrafficDataset, args: argparse.Name
     road, factor = kept_road(args.checkpoint, trained, dataset, demand, args.cache)
     rate = vehicles_per_hour(DEMAND_LEVELS[args.level], len(road.network.ids), factor)
     days = system.city_days(trained, dataset)
-    collect = agent_road.collector(road, days, "test", rate, args.cache, args.workers, rich.get_console())
+    site = agent_road.Site(road, days, rate, args.workers, rich.get_console())
+    collect = agent_road.collector(site, "test", args.cache)
     agent, cfg = trained.params.agent, trained.config.agent
     adjacency = jnp.asarray(agent_road.adjacency(road.network))
     step = lycon_wrl_plus.policy_step(jax.random.key(0), agent, adjacency, cfg, explore=False)

@@ -14,6 +14,7 @@ import orbax.checkpoint as ocp
 from stream_jax.rl import replay
 from stream_jax.rl.episodes import Episode
 
+LEARNING = 2  # of how agents learn from what they are told: what was learned by other rules is not taken up again
 Row = dict[str, Any]
 
 

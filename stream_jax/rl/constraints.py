@@ -52,7 +52,9 @@ def physical_state(road: RoadMeasurement) -> Array:
 def constraint_values(x: Array) -> Array:
     """[3]: mean halting vehicles per intersection, longest wait in s, share served. Args: x [I, 10]."""
     queue = QUEUE_UNIT * x[..., :PHASES].sum(-1).mean(-1)
-    wait = WAIT_UNIT * x[..., PHASES].max(-1)
+    # By index: the gradient of `max` asks which entry equals it, and in compiled code none may, being rounded anew.
+    waits = x[..., PHASES]
+    wait = WAIT_UNIT * jnp.take_along_axis(waits, waits.argmax(-1, keepdims=True), -1)[..., 0]
     served = 1.0 - x[..., PHASES + 1].mean(-1)
     return jnp.stack([queue, wait, served], axis=-1)
 

@@ -21,7 +21,7 @@ from rich.progress import Progress
 from stream_jax.rl import agent as agents
 from stream_jax.rl import improvement, lyapunov, ppo, replay, trial, verification, world_model
 from stream_jax.rl.agent import Agent, AgentConfig, Decision, act
-from stream_jax.rl.agent_store import AgentStore
+from stream_jax.rl.agent_store import LEARNING, AgentStore
 from stream_jax.rl.episodes import Episode, flat_transitions
 from stream_jax.rl.ppo import Learner
 from stream_jax.rl.state import make_state
@@ -208,9 +208,10 @@ def _validated(
     row |= verification.verify(state.agent, episodes, adjacency, cfg)
     score = verification.merit(measured)
     # A controller that fails to act has no costs to show, and would look safe.
-    if np.isfinite(score).all() and tuple(score) > tuple(np.asarray(state.best_score)):
+    is_kept = bool(np.isfinite(score).all() and tuple(score) > tuple(np.asarray(state.best_score)))
+    if is_kept:
         state = state._replace(best=state.agent, best_score=jnp.asarray(score))
-    return state, [*rows, row]
+    return state, [*rows, row | {"is_kept": is_kept}]
 
 
 def _split(episodes: Episode, cfg: AgentConfig) -> tuple[Episode, Episode]:
@@ -269,7 +270,7 @@ def _report_row(report: improvement.LearnReport, learner: Learner, agent: Agent)
 
 def _fingerprint(key: Array, adjacency: Array, cfg: AgentConfig) -> str:
     """Tells whether a checkpoint belongs to this run: same settings, same key, same road."""
-    digest = hashlib.sha256(repr((cfg, jax.random.key_data(key).tolist())).encode())
+    digest = hashlib.sha256(repr((LEARNING, cfg, jax.random.key_data(key).tolist())).encode())
     digest.update(np.ascontiguousarray(adjacency))
     return digest.hexdigest()
 

@@ -91,17 +91,18 @@ def local_rewards(
     )
 
 
-def local_costs(x: Array, limits: Limits) -> Array:
-    """[I, 3] each intersection's part in C1, C2 and C3 at x [I, 10].
+def local_costs(x: Array, limits: Limits, cfg: RewardConfig) -> Array:
+    """[I, 3] what each intersection is charged for C1, C2 and C3 at x [I, 10].
 
-    Parts of C1 and C3 are signed while the network breaks the limit and 0 otherwise, so that their means are the
-    network's costs; a wait is charged where it happens, so the largest part of C2 is the network's cost.
+    The network's cost as learning sees it, shared out by what each has of what breaks the limit: queues, waits beyond
+    the limit, arrivals not served. Nobody is paid for a limit that others break, and the mean is the network's cost.
     """
     chex.assert_rank(x, 2)
-    queue = QUEUE_UNIT * x[:, :PHASES].sum(-1) / limits.queue - 1.0
-    wait = jnp.maximum(WAIT_UNIT * x[:, PHASES] / limits.wait - 1.0, 0.0)
-    served = 1.0 - (1.0 - x[:, PHASES + 1]) / limits.served
-    return jnp.where(costs(x, limits) > 0, jnp.stack([queue, wait, served], axis=-1), 0.0)
+    late = jnp.maximum(WAIT_UNIT * x[:, PHASES] / limits.wait - 1.0, 0.0)
+    part = jnp.stack([x[:, :PHASES].sum(-1), late, x[:, PHASES + 1]], axis=-1)
+    total = part.sum(axis=0)
+    shared = part / jnp.where(total > 0, total, 1.0)
+    return x.shape[0] * shared * saturated(costs(x, limits), cfg)
 
 
 def broken(x: Array, limits: Limits) -> tuple[Array, Array, Array]:
@@ -150,7 +151,7 @@ def credited(reward: Array, x_next: Array, adjacency: Array, limits: Limits, cfg
     if cfg.reward_clip > 0:
         reward = cfg.reward_clip * jnp.tanh(reward / cfg.reward_clip)
     if cfg.neighbourhood:
-        charged = saturated(local_costs(x_next, limits), cfg)
+        charged = local_costs(x_next, limits, cfg)
         return share(jnp.concatenate([reward[:, None], charged], axis=-1), adjacency)
     network = jnp.append(reward.mean(), saturated(costs(x_next, limits), cfg))
     return jnp.broadcast_to(network, (reward.shape[0], network.shape[0]))

@@ -12,8 +12,10 @@ import pytest
 from data.errors import DataError
 from experiments import agent_stage, agents, control_stage, results, rivals
 from experiments.agent_road import CityDays
+from experiments.baselines.control import cpo
+from experiments.baselines.control.ppo import Samples
 from experiments.baselines.control.road_task import road_task, step_maker, trajectories
-from experiments.baselines.control.task import mean_cost, measure_units, remembered, signals
+from experiments.baselines.control.task import experience, mean_cost, measure_units, remembered
 from stream_jax.rl import improvement, replay, verification
 from stream_jax.rl import lycon_wrl_plus as lycon
 from stream_jax.rl.agent import blank_state
@@ -25,7 +27,7 @@ from tests.rl.toy_settings import CFG
 from tests.small_city import write_small_city
 
 KEY = jax.random.key(0)
-TOY = dataclasses.replace(CFG, rounds=4, imagined=1.0, limits=Limits(queue=10.0))
+TOY = dataclasses.replace(CFG, rounds=4, imagined=1.0, limits=Limits(queue=10.0), validate_every=1)
 
 
 class Killed(Exception):
@@ -52,7 +54,7 @@ def test_every_rival_beats_the_default_plan_on_roads_it_has_not_seen(name):
     gain = after.traffic.mean(1) - before.traffic.mean(1)  # the same 16 seeds for both
     assert gain.mean() > 3.0 * gain.std() / 4.0
     kinds = [row["kind"] for row in fitted.rows]
-    assert kinds == ["validation", "train", "train", "validation"]
+    assert kinds == ["validation", "train", "validation", "train", "validation"]
 
 
 def test_a_killed_rival_ends_in_the_same_bits_and_collects_nothing_twice(tmp_path):
@@ -84,25 +86,67 @@ def test_a_rival_is_paid_and_charged_as_ours_is():
     agent = lycon.start(KEY, ADJACENCY, TOY).agent  # its typical sigma has an infinite unit, which leaves that term out
     real = improvement.real_rollouts(agent, episodes, ADJACENCY, TOY)
     units = measure_units(task, rollouts)
-    chex.assert_trees_all_close(jnp.stack(units[:2]), improvement.reward_units(real, agent, TOY), rtol=1e-5)
+    chex.assert_trees_all_close(jnp.stack(units), improvement.reward_units(real, agent, TOY), rtol=1e-5)
     chex.assert_trees_all_close(mean_cost(task, rollouts), verification.performance(episodes, TOY).cost, rtol=1e-5)
     assert float(mean_cost(task, rollouts).sum()) > 0
 
 
-def test_what_intersections_are_charged_adds_up_to_what_the_network_is():
-    task, rollouts = road_task(ADJACENCY, TOY), trajectories(default_plan(episodes=3), TOY)
-    units = measure_units(task, rollouts)
-    steps = [jax.tree.map(lambda leaf, c=c: leaf[:, c], rollouts.states) for c in (slice(-1), slice(1, None))]
-    paid = jax.vmap(jax.vmap(lambda *step: signals(task, units, *step)))(steps[0], rollouts.action, steps[1])
-    chex.assert_trees_all_close(paid[..., 1:].mean((0, 1, 2)), mean_cost(task, rollouts), atol=1e-5)
+@pytest.mark.parametrize("sharpness", [0.0, 4.0])
+def test_every_intersection_is_judged_by_the_signals_of_ours(sharpness):
+    cfg = dataclasses.replace(TOY, reward=dataclasses.replace(TOY.reward, cost_sharpness=sharpness, reward_clip=3.0))
+    task, rollouts = road_task(ADJACENCY, cfg), trajectories(default_plan(episodes=3), cfg)
+    paid = experience(task, measure_units(task, rollouts), rollouts).signals
+    agent = lycon.start(KEY, ADJACENCY, cfg).agent
+    real = improvement.real_rollouts(agent, default_plan(episodes=3), ADJACENCY, cfg)
+    unit = improvement.reward_units(real, agent, cfg)
+    still = agent.policy._replace(critic=jax.tree.map(jnp.zeros_like, agent.policy.critic))  # values 0: rewards alone
+    alone = dataclasses.replace(cfg, ppo=dataclasses.replace(cfg.ppo, trace=0.0))
+    ours = jax.vmap(lambda one: improvement.samples(still, one, agent, unit, ADJACENCY, alone).advantage)(real)
+    chex.assert_trees_all_close(paid, ours, atol=1e-4)
+    assert float(paid[..., 1:].max()) > 0
+
+
+def test_the_whole_network_moves_by_as_much_as_all_who_share_a_credit():
+    # In a square three share the credit for what happens at one of them, a third each. Let every action take 1 off the
+    # cost of its own intersection: a row's credit falls by 1/3 for its own action, and the mean over all by 3 times it.
+    task = road_task(ADJACENCY, TOY)
+    assert task.reach == 3.0
+    samples = Samples(*(jnp.zeros((2, width)) for width in (1, 1)), jnp.zeros(2), jnp.arange(8.0).reshape(2, 4), None)
+    chosen = cpo.constrained(samples, jnp.asarray(1), task.reach)
+    np.testing.assert_array_equal(chosen.advantage, [[0.0, 6.0], [4.0, 18.0]])
+
+
+@pytest.mark.parametrize("name", agents.RIVALS)
+def test_rivals_hold_the_direction_of_their_exploration_as_ours_does(name):
+    cfg = dataclasses.replace(TOY, hold=5)
+    method, chosen, task = rivals.METHODS[name], rivals.settings(name, cfg), road_task(ADJACENCY, cfg)
+    state = blank_state(toy_road.INTERSECTIONS, cfg)
+    step = step_maker(method, chosen, task, cfg)(KEY, method.start(KEY, task, state, chosen), True)
+    still = jnp.zeros((4, 10)), toy_road.view(), jnp.zeros((4, 9)), jnp.zeros(5)
+    seen = jax.tree.map(lambda leaf: leaf[None], still)
+    at = [step(np.array([3]), time, *seen).proposed for time in (0, 4, 5)]
+    np.testing.assert_array_equal(at[0], at[1])
+    assert np.abs(at[1] - at[2]).max() > 1e-3
+
+
+def test_a_rival_keeps_what_it_began_with_if_nothing_learned_was_better(monkeypatch):
+    falling = iter([3.0, 2.0, 1.0])
+    monkeypatch.setattr(verification, "merit", lambda measured: np.array([next(falling), 0.0], np.float32))
+    fitted = rivals.fit(KEY, "ppo", toy_road.collect, ADJACENCY, TOY)
+    blank = blank_state(toy_road.INTERSECTIONS, TOY)
+    task, chosen = road_task(ADJACENCY, TOY), rivals.settings("ppo", TOY)
+    begun = rivals.METHODS["ppo"].start(jax.random.split(KEY, 3)[0], task, blank, chosen)
+    chex.assert_trees_all_equal(fitted.learner, begun)
+    assert [row["is_kept"] for row in fitted.rows if row["kind"] == "validation"] == [True, False, False]
+    assert agent_stage.kept_iteration(fitted.rows) == 0
 
 
 def test_memory_has_one_shape_and_forgets_the_oldest():
     first, second = (trajectories(default_plan(seed=seed, episodes=2), TOY) for seed in (1, 5))
     short, full = remembered([first], 3), remembered([first, second], 3)
-    np.testing.assert_array_equal(short.log_prob, np.asarray(first.log_prob)[[0, 1, 0]])
+    np.testing.assert_array_equal(short.states.local, np.asarray(first.states.local)[[1, 0, 1]])
     assert full.log_prob.shape == short.log_prob.shape
-    np.testing.assert_array_equal(full.states.local[1:], second.states.local)
+    np.testing.assert_array_equal(full.states.local[:2], second.states.local[::-1])
 
 
 def test_every_rival_has_the_budget_of_ours():

@@ -25,12 +25,16 @@ from stream_jax.rl.state import StateConfig, make_state
 from tests.rl.toy_road import ADJACENCY, view
 
 CFG = RewardConfig()
+SHARP = RewardConfig(cost_sharpness=4.0)
 LIMITS = Limits(queue=10.0)
 UNIT = jnp.array([0.1, 1.0])
 
 
 def state(x, p_value=1.0):
     return make_state(x, view()._replace(p_value=jnp.full(4, p_value)), jnp.zeros((4, 9)), jnp.zeros(5), StateConfig())
+
+
+parts_of = jax.jit(local_costs, static_argnums=(1, 2))
 
 
 class TestTraffic(chex.TestCase):
@@ -85,11 +89,28 @@ def test_every_term_can_be_left_out_and_has_its_weight():
 
 def test_parts_of_a_cost_make_up_the_networks_cost():
     x = jax.random.uniform(jax.random.key(1), (4, 10)) * jnp.array([0.5] * 8 + [1.6, 0.9])
-    network, parts = costs(x, LIMITS), jax.jit(local_costs, static_argnums=1)(x, LIMITS)
+    network = costs(x, LIMITS)
     assert float(network.min()) > 0  # all three limits are broken here
-    np.testing.assert_allclose(parts.mean(0)[jnp.array([0, 2])], network[jnp.array([0, 2])], rtol=1e-5)
-    np.testing.assert_allclose(parts[:, 1].max(), network[1], rtol=1e-5)
-    np.testing.assert_array_equal(local_costs(0.01 * x, LIMITS), np.zeros((4, 3)))
+    np.testing.assert_allclose(parts_of(x, LIMITS, CFG).mean(0), network, rtol=1e-5)
+    np.testing.assert_allclose(parts_of(x, LIMITS, SHARP).mean(0), np.tanh(4.0 * network), rtol=1e-5)
+    np.testing.assert_array_equal(parts_of(0.01 * x, LIMITS, SHARP), np.zeros((4, 3)))
+
+
+def test_nobody_is_paid_for_a_limit_that_somebody_else_breaks():
+    # One full intersection and three nearly empty ones: 44 vehicles on average 11, a tenth over the limit.
+    x = jnp.zeros((4, 10)).at[0, 0].set(4.1).at[1:, 0].set(0.1)
+    parts = parts_of(x, LIMITS, SHARP)
+    assert float(parts.min()) >= 0.0
+    np.testing.assert_allclose(parts[:, 0], 4.0 * np.tanh(0.4) * np.array([41, 1, 1, 1]) / 44, rtol=1e-4)
+    emptier = parts_of(x.at[0, 0].set(3.9), LIMITS, SHARP)
+    assert float(emptier.sum()) < float(parts.sum()) and float(emptier[0, 0]) < float(parts[0, 0])
+
+
+def test_charges_have_slopes_where_two_wait_equally_long_and_where_nobody_does():
+    slope = jax.jit(jax.grad(lambda x: local_costs(x, LIMITS, SHARP).sum()))
+    tied = jnp.zeros((4, 10)).at[:2, 8].set(1.1)
+    assert np.isfinite(slope(tied)).all() and float(slope(tied)[:, 8].sum()) > 0
+    assert np.isfinite(slope(jnp.zeros((4, 10)))).all()
 
 
 def test_credit_stays_in_the_neighbourhood():
@@ -98,7 +119,7 @@ def test_credit_stays_in_the_neighbourhood():
     x = jnp.zeros((4, 10)).at[0, 8].set(2.0)  # 240 s: the wait is 1 over its limit
     local = credited(jnp.array([3.0, 0, 0, 0]), x, ADJACENCY, LIMITS, CFG)
     np.testing.assert_allclose(local[:, 0], [1.0, 1.0, 1.0, 0.0])
-    np.testing.assert_allclose(local[:, 2], [1 / 3, 1 / 3, 1 / 3, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(local[:, 2], [4 / 3, 4 / 3, 4 / 3, 0.0], rtol=1e-6)  # four intersections' mean is 1
     whole = credited(jnp.array([3.0, 0, 0, 0]), x, ADJACENCY, LIMITS, RewardConfig(neighbourhood=False))
     np.testing.assert_allclose(whole, np.tile([0.75, 0.0, 1.0, 0.0], (4, 1)), rtol=1e-6)
 

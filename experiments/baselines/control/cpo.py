@@ -1,7 +1,7 @@
 """CPO: a trust-region step that keeps the linearised cost below its limit (Achiam et al., 2017).
 
 One step for every batch of fresh episodes, as the method asks for, and as many passes of its critic over them as ours
-makes. Its one constraint is on the sum of the task's costs, on the road the total violation d_C.
+makes. Its one constraint is, at every step, the cost that is farthest above its limit.
 """
 
 import dataclasses
@@ -78,10 +78,17 @@ def improve(
     # The critic learns first: the step is taken on advantages of the policy that acted, as well as they are known.
     learner, _ = jax.lax.scan(one_round, learner, jax.random.split(key, cfg.rounds))
     samples = flat_samples(learner.params, seen, cfg.ppo, cfg.policy)
-    excess = mean_cost(task, fresh).sum() - task.costs * cfg.ppo.cost_limit
-    params, step, reached = policy_step(learner.params, samples, excess, cfg)
+    excess = mean_cost(task, fresh) - cfg.ppo.cost_limit  # [C]
+    samples = constrained(samples, excess.argmax(), task.reach)
+    params, step, reached = policy_step(learner.params, samples, excess.max(), cfg)
     row = {"recovering": step.recovering, "price": step.price, "divergence": reached.divergence}
     return learner._replace(params=params), row | {"std": jnp.exp(params.log_std).mean()}
+
+
+def constrained(samples: Samples, which: Array, reach: float) -> Samples:
+    """The rows with advantages [M, 2] of the reward and of one cost, in the unit of the task's cost."""
+    reward, cost = samples.advantage[:, 0], reach * jnp.take(samples.advantage, 1 + which, axis=1)
+    return samples._replace(advantage=jnp.stack([reward, cost], axis=-1))
 
 
 def policy_step(
@@ -130,9 +137,9 @@ def line_search(judged: Any, step: Step, excess: Array, cfg: CPOConfig) -> Array
 
 
 def surrogates(old: PolicyParams, new: PolicyParams, samples: Samples, cfg: CPOConfig) -> Surrogates:
-    """Means over the rows; the reward's advantage is standardised, the costs' keep their unit and are summed."""
+    """Means over the rows; the reward's advantage is standardised, the cost's keeps its unit."""
     ratio = jnp.exp(gaussian_policy.log_prob(new, samples.observed, samples.action, cfg.policy) - samples.log_prob)
-    reward, cost = samples.advantage[:, 0], samples.advantage[:, 1:].sum(-1)
+    reward, cost = samples.advantage.T
     reward = (reward - reward.mean()) / jnp.maximum(reward.std(), SMALLEST_SD)
     divergence = gaussian_policy.divergence(old, new, samples.observed, cfg.policy).mean()
     return Surrogates((ratio * reward).mean(), (ratio * (cost - cost.mean())).mean(), divergence)

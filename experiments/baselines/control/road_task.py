@@ -55,6 +55,7 @@ def road_task(adjacency: Array, cfg: AgentConfig) -> Task:
         inputs=lambda state, action: world_model.inputs(state, action, adjacency),
         predicted=physical,
         advance=advance,
+        reach=float(np.asarray((adjacency > 0).sum(-1).max()) + 1),
     )
 
 
@@ -71,7 +72,7 @@ def step_maker(method: ModuleType, settings: Any, task: Task, cfg: AgentConfig) 
         key: Array, learner: Any, seeds: Array, times: Array, seen: tuple[Array, CityView, Array, Array], explore: bool
     ) -> Decision:
         def one(seed: Array, time: Array, x: Array, view: CityView, plan: Array, clock: Array) -> Decision:
-            draw_key = jax.random.fold_in(jax.random.fold_in(key, seed), time)
+            draw_key = jax.random.fold_in(jax.random.fold_in(key, seed), time // cfg.hold)
             observed = task.observe(make_state(x, view, plan, clock, cfg.state))
             proposed, likelihood = method.act(draw_key, learner, observed, settings, explore)
             return Decision(executed(proposed), proposed, likelihood, no_certificate())

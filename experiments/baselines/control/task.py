@@ -32,6 +32,7 @@ class Task:
     inputs: Callable[[Any, Array], Array]  # state, action -> [R, inputs]
     predicted: Callable[[Any], Array]  # state -> [R, P]
     advance: Callable[[Any, Array, Array], Any]  # state, action, predicted numbers of the next moment -> next state
+    reach: float = 1.0  # rows that share the credit for what happens at one: all act, so the whole moves this much more
 
 
 class Trajectories(NamedTuple):
@@ -47,7 +48,6 @@ class Units(NamedTuple):
 
     reward_mean: Array  # []
     reward_sd: Array  # []
-    cost_scale: Array  # [C] the task's cost over the mean of what rows are charged, so that the parts make the whole
 
 
 class Experience(NamedTuple):
@@ -67,7 +67,7 @@ def executed(action: Array) -> Array:
 def signals(task: Task, units: Units, state: Any, action: Array, following: Any) -> Array:
     """[R, 1 + C] what each row's action is judged by."""
     reward = (task.reward(state, action, following) - units.reward_mean) / units.reward_sd
-    return task.credited(reward, state, action, following) * jnp.append(1.0, units.cost_scale)
+    return task.credited(reward, state, action, following)
 
 
 def experience(task: Task, units: Units, rollouts: Trajectories) -> Experience:
@@ -78,12 +78,9 @@ def experience(task: Task, units: Units, rollouts: Trajectories) -> Experience:
 
 
 def measure_units(task: Task, rollouts: Trajectories) -> Units:
-    """Mean and standard deviation of a row's reward, and how much less than the whole its rows are charged."""
+    """Mean and standard deviation of a row's reward."""
     reward = _over_steps(task.reward, rollouts)
-    mean, sd = reward.mean(), jnp.maximum(reward.std(), SMALLEST)
-    plain = Units(mean, sd, jnp.ones(task.costs))
-    parts = _over_steps(lambda *step: signals(task, plain, *step), rollouts)[..., 1:].mean((0, 1, 2))
-    return Units(mean, sd, jnp.where(parts > SMALLEST, mean_cost(task, rollouts) / jnp.maximum(parts, SMALLEST), 1.0))
+    return Units(reward.mean(), jnp.maximum(reward.std(), SMALLEST))
 
 
 def mean_cost(task: Task, rollouts: Trajectories) -> Array:
@@ -97,10 +94,10 @@ def mean_reward(task: Task, rollouts: Trajectories) -> Array:
 
 
 def remembered(history: list[Trajectories], capacity: int) -> Trajectories:
-    """The last rollouts, repeated in turn until there are `capacity`: what is compiled sees one shape. Host only."""
+    """The newest rollouts, repeated in turn until there are `capacity`: what is compiled sees one shape. Host only."""
     together = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *history)
     count = together.log_prob.shape[0]
-    places = np.arange(capacity) % count if count < capacity else np.arange(count - capacity, count)
+    places = count - 1 - np.arange(capacity) % count  # what is left over after whole turns is the newest
     return jax.tree.map(lambda leaf: leaf[places], together)
 
 
