@@ -82,7 +82,7 @@ def draw_greens(path: Path, episodes: list[Episode], road: CityRoad) -> None:
     for episode in episodes:
         first = episode.scenario.first_step + 60 * np.arange(len(episode.action)) // road.planner.cfg.bin_s
         for step, action in zip(first, episode.action, strict=True):
-            plan = decode_action(action)
+            plan = decode_action(action, road.network.is_nema)
             flow.append(road.flow[min(step, len(road.flow) - 1)] / usual)
             green.append(plan.max_green[:, THROUGH].mean(1))
             guard.append(plan.guard)

@@ -15,7 +15,7 @@ from experiments import agent_figures, agent_road, agents, rivals, system
 from experiments.agent_road import CityDays, Site
 from experiments.agents import OURS, RIVALS
 from experiments.configs import experiment_config
-from experiments.evaluation import RULES, score, summarise
+from experiments.evaluation import RULES, by_hour, summarise
 from experiments.keeping import keep_surroundings
 from experiments.networks import control_folder, network_name
 from experiments.road import CityRoad, vehicles_per_hour
@@ -58,29 +58,31 @@ class LearnedControllers:
         level: DemandLevel,
         training: DemandLevel,
         scenarios: list[Scenario],
-        reference: list[dict],
+        reference: dict[int, dict],
         is_judged: bool,
     ) -> list[dict]:
         """Results of one method at one level: means over seeds and episodes, each seed's own, and its certificate.
 
-        Args: is_judged: whether our L looks at the episodes, see `judgement`.
+        Args:
+            reference: scores of the default plan by hour.
+            is_judged: whether our L looks at the episodes, see `judgement`.
         """
-        everything, rows = [], []
+        everything, pairs, rows = [], [], []
         for seed in range(self.seeds):
             agent, curve = self._trained(name, seed, training)
             cfg = agents.agent_config(name, self.preset, level)
             place = self.folder / level.name / self._place(name, training) / f"seed{seed}"
             evaluate = rivals.evaluate_rival if name in RIVALS else agents.evaluate_agent
             episodes, verdict = evaluate(name, seed, agent, cfg, self._site(name, training), scenarios, place)
-            if is_judged:
+            if is_judged and episodes:
                 share = self.judgement(episodes, level, training)
                 rows.append({"metric": "decrease_under_ours", "seed": seed, "value": share})
-            scores = [score(episode, level.limits) for episode in episodes]
-            everything += scores
-            rows += [
-                {"metric": f"{metric}_of_seed", "seed": seed, "value": float(np.mean([one[metric] for one in scores]))}
-                for metric in scores[0]
-            ]
+            scores = by_hour(episodes, level.limits)
+            everything += scores.values()
+            pairs += [reference.get(hour) for hour in scores]
+            for metric in next(iter(scores.values()), ()):
+                mean = float(np.mean([one[metric] for one in scores.values()]))
+                rows.append({"metric": f"{metric}_of_seed", "seed": seed, "value": mean})
             rows += [{"metric": f"certificate_{key}", "seed": seed, "value": value} for key, value in verdict.items()]
             rows.append({"metric": "sumo_steps", "seed": seed, "value": sumo_steps(curve, cfg, scenarios[0])})
             rows.append({"metric": "kept_iteration", "seed": seed, "value": kept_iteration(curve)})
@@ -88,8 +90,10 @@ class LearnedControllers:
                 rows += [{"metric": "curve", "seed": seed, "episodes": driven(point, cfg), **point} for point in curve]
                 if name == OURS and seed == 0:
                     agent_figures.draw_all(self.folder, curve, episodes, place, self.road, level.limits)
-        facts = {"method": name, "level": level.name, "vehicles_per_hour": self.factor * level.vehicles_per_hour}
-        pooled = summarise(everything, level.limits, reference * self.seeds if reference else None)
+        if not everything:
+            return []
+        facts = {"method": name, "level": level.name, "vehicles_per_hour": self._demand(level)}
+        pooled = summarise(everything, level.limits, pairs)
         return [facts | row for row in pooled + rows]
 
     def judgement(self, episodes: list[Episode], level: DemandLevel, training: DemandLevel) -> float:
@@ -148,7 +152,7 @@ class LearnedControllers:
         return f"{level.name}-{digest.hexdigest()[:10]}"
 
     def _demand(self, level: DemandLevel) -> float:
-        """Vehicles per hour that agents learn from."""
+        """Vehicles per hour that are driven at a level."""
         return vehicles_per_hour(level, len(self.road.network.ids), self.factor)
 
     def _keep(self, agent: Agent, cfg: AgentConfig) -> None:

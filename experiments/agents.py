@@ -73,7 +73,7 @@ AGENTS = {
         policy=PolicyConfig(std=0.35, std_bounds=(0.05, 0.6)),
         reward=RewardConfig(discount=0.95, cost_sharpness=4.0, reward_clip=3.0),
         trial=TrialConfig(hours=24),
-        ppo=PPOConfig(discount=0.95, trace=0.8, learning_rate=1e-3, epochs=6),
+        ppo=PPOConfig(discount=0.95, trace=0.8, learning_rate=1e-3, epochs=6, largest_divergence=0.02),
         world_training=TrainConfig(learning_rate=2e-3, batch=64, epochs=40, patience=6),
         safety=SafetyConfig(resolution=1.0),
         iterations=3,
@@ -154,6 +154,8 @@ def evaluate_agent(
     step = lycon_wrl_plus.policy_step(jax.random.key(seed), agent, adjacency, cfg, explore=False)
     method = agent_road.agent_method(name, step, site, scenarios, folder)
     episodes = evaluation.evaluate(method, scenarios, folder, site.workers, site.console)
+    if not episodes:
+        return [], {}
     learned = replay.stack(
         [
             agent_road.rebuilt(one, agent_road.decision_file(folder, one.index, one.scenario), site.days)

@@ -16,7 +16,7 @@ from experiments import control_figures, results
 from experiments.agent_stage import TRAINING_LEVEL, LearnedControllers
 from experiments.agents import OURS, VARIANTS
 from experiments.controllers import NAMES, REFERENCE, check_controllers, make_method
-from experiments.evaluation import evaluate, score, summarise
+from experiments.evaluation import by_hour, evaluate, summarise
 from experiments.networks import SIDES, city_of, control_folder, grid_side, network_name
 from experiments.road import (
     TEST_SEEDS,
@@ -29,6 +29,7 @@ from experiments.road import (
 )
 from sim.demand import DEMAND_LEVELS, DemandConfig, DemandLevel
 from sim.loop import Episode
+from sim.nema import existing_phases
 from sim.network import GridConfig, Network
 
 SHOWN = {
@@ -84,13 +85,13 @@ def control(args: argparse.Namespace, out: Path, console: Console) -> Path:
             method = make_method(name, road, rate, folder / "trips")
             place = episode_folder(folder, rate, method.folder)
             found[level.name, name] = evaluate(method, scenarios, place, workers_of(args), console)
-            write(rows_file, [common | row for row in level_rows(found, level, name, args.demand_factor)], level)
-        reference = [score(episode, level.limits) for episode in found.get((level.name, REFERENCE), [])]
+            write(rows_file, [common | row for row in level_rows(found, level, name, rate)], level)
+        reference = by_hour(found.get((level.name, REFERENCE), []), level.limits)
         for name in learned:
             rows = team.rows(name, level, training, scenarios, reference, is_judged)
             write(rows_file, [common | row for row in rows], level)
         for name in names if is_judged else ():  # again, now that there is an L to judge them by
-            rows = level_rows(found, level, name, args.demand_factor)
+            rows = level_rows(found, level, name, rate)
             if rows:
                 share = team.judgement(found[level.name, name], level, training)
                 rows.append(facts_of(rows[0]) | {"metric": "decrease_under_ours", "value": share})
@@ -118,8 +119,11 @@ def run_facts(args: argparse.Namespace, manifest: dict) -> dict:
 def announce(network: Network, dataset: TrafficDataset, console: Console) -> None:
     """Says how much of a user's network was recognised and where it lies in the city."""
     where = "at their real places" if is_at_real_place(network, dataset.geometry) else "laid over the busy core"
-    own = int((~network.is_nema).sum())
+    is_driven = existing_phases(network).any(1)
+    own, left = int((~network.is_nema & is_driven).sum()), int((~is_driven).sum())
     plans = f", {own} of them with the greens of their own program" if own else ""
+    if left:  # with less than two greens or more than eight
+        plans += f", {left} left to SUMO's program and not counted in queues"
     count = len(network.ids)
     console.print(f"  {count} signal{'s' * (count > 1)} of {network.net_file.name}, {where} of the city{plans}")
 
@@ -150,18 +154,18 @@ def workers_of(args: argparse.Namespace) -> int:
     return args.workers or os.cpu_count() or 1
 
 
-def level_rows(
-    found: dict[tuple[str, str], list[Episode]], level: DemandLevel, name: str, factor: float = 1.0
-) -> list[dict]:
-    """Rows of one method at one level, with paired differences to the default plan where both ran the same episodes."""
-    ours, theirs = found[level.name, name], found.get((level.name, REFERENCE), [])
-    if not ours:
+def level_rows(found: dict[tuple[str, str], list[Episode]], level: DemandLevel, name: str, rate: float) -> list[dict]:
+    """Rows of one method at one level, with paired differences to the default plan over the hours that both drove.
+
+    Args: rate: vehicles per hour that were driven.
+    """
+    scores = by_hour(found[level.name, name], level.limits)
+    if not scores:
         return []
-    is_paired = name != REFERENCE and [e.index for e in ours] == [e.index for e in theirs]
-    reference = [score(episode, level.limits) for episode in theirs] if is_paired else None
-    facts = {"method": name, "level": level.name, "vehicles_per_hour": factor * level.vehicles_per_hour}
-    scores = [score(episode, level.limits) for episode in ours]
-    return [facts | row for row in summarise(scores, level.limits, reference)]
+    theirs = by_hour(found.get((level.name, REFERENCE), []), level.limits) if name != REFERENCE else {}
+    reference = [theirs.get(hour) for hour in scores] if theirs else ()
+    facts = {"method": name, "level": level.name, "vehicles_per_hour": rate}
+    return [facts | row for row in summarise(list(scores.values()), level.limits, reference)]
 
 
 def facts_of(row: dict) -> dict:

@@ -106,12 +106,13 @@ def score(episode: Episode, limits: Limits, control_s: float = 60.0) -> dict[str
 
 
 def summarise(
-    scores: list[dict[str, float]], limits: Limits, reference: list[dict[str, float]] | None = None
+    scores: list[dict[str, float]], limits: Limits, reference: Sequence[dict[str, float] | None] = ()
 ) -> list[dict]:
     """One row per metric: mean over episodes with a 95 % interval (Wilson's for safety, Student's else).
 
     Args:
-        reference: scores of the default plan on the same episodes, for paired differences.
+        reference: scores of the default plan in the hour of each of the episodes, for paired differences; None where it
+            has none, and nothing at all leaves them out.
     """
     limit = {"mean_queue": limits.queue, "wait": limits.wait, "longest_wait": limits.wait, "served": limits.served}
     rows = []
@@ -124,13 +125,19 @@ def summarise(
         value, low, high = median([one[name] for one in scores])
         row = {"metric": f"{name}_median", "value": value, "lower": low, "upper": high, "episodes": len(scores)}
         rows.append(row | ({"limit": limit[name]} if name in limit else {}))
-    if reference is not None:
+    pairs = [(ours, theirs) for ours, theirs in zip(scores, reference, strict=True) if theirs] if reference else []
+    if pairs:
         for name in PAIRED:
-            gap = np.array([ours[name] - theirs[name] for ours, theirs in zip(scores, reference, strict=True)])
+            gap = np.array([ours[name] - theirs[name] for ours, theirs in pairs])
             low, high = results.student(gap)
             row = {"metric": f"{name}_minus_default", "value": float(gap.mean()), "lower": low, "upper": high}
             rows.append(row | {"episodes": len(gap)})
     return rows
+
+
+def by_hour(episodes: Sequence[Episode], limits: Limits) -> dict[int, dict[str, float]]:
+    """Scores by the episode's place among the scenarios: those that failed have none."""
+    return {episode.index: score(episode, limits) for episode in episodes}
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:

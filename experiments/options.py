@@ -38,7 +38,10 @@ TABLE_METHODS["ablation"] = (_OURS, *(f"{_OURS}:{name}" for name in _CHANGES))
 TABLE_DETECTORS = {"anomaly": ("isolation_forest", "omni_anomaly", "usad", "pca", "flow_quantile")}
 # Controllers that a table compares, where it is not the default list; the reference is for paired differences.
 _AGENT = "lycon_wrl_plus"
+_WITHOUT_LEARNING = ("default_plan", "fixed_time", "webster", "max_pressure", "guarded_max_pressure")
 TABLE_CONTROLLERS = {
+    "rl": (*_WITHOUT_LEARNING, "ppo", "cpo", "sac_lagrangian", "la_mbda", _AGENT),
+    "covariance": ("default_plan", f"{_AGENT}:diagonal", _AGENT, f"{_AGENT}:learned"),
     "lyapunov": ("default_plan", _AGENT, *(f"{_AGENT}:{name}" for name in ("no_lyapunov", "soft_0.1", "soft_1"))),
     "ablation": (
         "default_plan",
@@ -94,8 +97,8 @@ def parser() -> argparse.ArgumentParser:
         "--controllers",
         nargs="+",
         help="controllers to compare (ours and three without learning), or all of these; learned ones are also "
-        ":no_lyapunov, :soft_0.1, :soft_1, :no_uncertainty and :no_anomaly of ours, "
-        "ppo, cpo, sac_lagrangian and la_mbda",
+        ":no_lyapunov, :soft_0.1, :soft_1, :no_uncertainty, :no_anomaly, :diagonal and :learned of ours (the last two "
+        "are covariances of the city's cells), ppo, cpo, sac_lagrangian and la_mbda",
     )
     control.add_argument("--grid", type=int, metavar="N", help="an N×N grid, 2 to 10 (smoke preset: 2, others: 4)")
     control.add_argument("--network", type=Path, metavar="FILE", help="your own .net.xml or .sumocfg instead of a grid")

@@ -13,7 +13,7 @@ from data.spark_etl import shards
 from experiments import display, results
 from experiments.networks import control_folder, network_name, report_file
 
-RECORD = "run.json"  # seconds of each finished stage and the command that ran it last
+RECORD = "run.json"  # seconds of each finished stage and the commands that ran it, the last one last
 FLOAT = 4  # bytes
 OUTCOME_ARRAYS = 4  # mean, sigma and the two bounds of an interval
 SCORED_ARRAYS = 4  # calibration and test scores, first residuals, labels
@@ -59,11 +59,18 @@ def record(out: Path, stage: str, seconds: float, argv: list[str]) -> None:
     known = json.loads(path.read_text()) if path.exists() else {"seconds": {}}
     # A stage that found everything done is quick and says nothing about the work; the longest time does.
     longest = max(seconds, known["seconds"].get(stage, 0.0))
-    commands = known.get("commands", {}) | {stage: argv}
+    commands = known.get("commands", {}) | {stage: [*(ran for ran in commands_of(out, stage) if ran != argv), argv]}
     known = {"commands": commands, "seconds": known["seconds"] | {stage: round(longest, 1)}}
     draft = path.with_suffix(".tmp")
     draft.write_text(json.dumps(known, indent=1))
     draft.replace(path)
+
+
+def commands_of(out: Path, stage: str) -> list[list[str]]:
+    """The different commands that have run a stage in this folder, in the order in which they last ended."""
+    path = out / RECORD
+    ran = json.loads(path.read_text()).get("commands", {}).get(stage, []) if path.exists() else []
+    return [ran] if ran and isinstance(ran[0], str) else ran  # earlier versions kept the last one alone
 
 
 def timed_as(stage: str, args: argparse.Namespace) -> str:

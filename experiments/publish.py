@@ -75,13 +75,21 @@ def _check_same_recording(path: Path, rows: list[dict]) -> None:
         raise DataError(f"{path} has rows of another recording; give a --name of its own, or remove the file first.")
 
 
-def _commands(run: Path, target: Path, stages: set[str]) -> dict[str, str]:
-    """What was last run for each stage, here and before."""
+def _commands(run: Path, target: Path, stages: set[str]) -> dict[str, list[str]]:
+    """Everything that was run for each stage, here and before; rows of later ones replaced those of earlier ones."""
     record, kept = run / plan.RECORD, target / COMMANDS
     ran = json.loads(record.read_text()).get("commands", {}) if record.exists() else {}
-    known = json.loads(kept.read_text()) if kept.exists() else {}
-    said = {stage: "python experiments/run.py " + shlex.join(words) for stage, words in ran.items()}
-    return known | {stage: words for stage, words in said.items() if stage.split("-")[0] in stages | {"etl"}}
+    known = {stage: _listed(said) for stage, said in json.loads(kept.read_text()).items()} if kept.exists() else {}
+    for stage in ran:
+        if stage.split("-")[0] in stages | {"etl"}:
+            said = ["python experiments/run.py " + shlex.join(words) for words in plan.commands_of(run, stage)]
+            known[stage] = [*(one for one in known.get(stage, []) if one not in said), *said]
+    return known
+
+
+def _listed(said: str | list[str]) -> list[str]:
+    """Earlier versions kept the last command alone."""
+    return [said] if isinstance(said, str) else said
 
 
 def main(argv: list[str] | None = None) -> int:

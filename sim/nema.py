@@ -24,6 +24,7 @@ RED, GREEN, YELLOW = 0, 1, 2
 
 MIN_GREEN = np.array([5.0, 7.0] * 4)  # [8] s: lefts, throughs
 DEFAULT_GREEN = np.array([30.0, 70.0] * 4)  # [8] s
+OWN_MIN, OWN_DEFAULT = 7.0, 45.0  # s, of the greens of a program of its own, which are neither lefts nor throughs
 LONGEST_GREEN = 120.0  # s
 GUARD_RANGE = (45.0, 85.0, 115.0)  # s: least, default, most
 
@@ -108,7 +109,7 @@ class NemaController:
         return light
 
 
-def decode_action(action: np.ndarray) -> Plan:
+def decode_action(action: np.ndarray, is_nema: np.ndarray | None = None) -> Plan:
     """The plan that an action stands for; 0 is the default plan, values outside [-1, 1] are clipped.
 
     Maximum green is log-scaled from the minimum green over the default to 120 s, the guard linear from 45 over 85 to
@@ -116,16 +117,18 @@ def decode_action(action: np.ndarray) -> Plan:
 
     Args:
         action: [I, 9] eight maximum greens, then the guard.
+        is_nema: [I] bool, whether the phases are lefts and throughs by turns; None: everywhere.
     """
     action = np.asarray(action, np.float64)
     if action.ndim != 2 or action.shape[1] != ACTIONS or np.isnan(action).any():
         raise RoadError(f"an action must be numbers of shape [intersections, {ACTIONS}], got {action.shape}, maybe NaN")
     action = np.clip(action, -1.0, 1.0)
     green, guard = action[:, :PHASES], action[:, PHASES]
-    ratio = np.where(green >= 0, LONGEST_GREEN / DEFAULT_GREEN, DEFAULT_GREEN / MIN_GREEN)
+    shortest, usual = _greens(np.ones(len(action), bool) if is_nema is None else is_nema)
+    ratio = np.where(green >= 0, LONGEST_GREEN / usual, usual / shortest)
     least, default, most = GUARD_RANGE
     span = np.where(guard >= 0, most - default, default - least)
-    return Plan(DEFAULT_GREEN * ratio**green, default + span * guard)
+    return Plan(usual * ratio**green, default + span * guard)
 
 
 def encode_plan(plan: Plan) -> np.ndarray:
@@ -136,6 +139,12 @@ def encode_plan(plan: Plan) -> np.ndarray:
     guard = np.clip(plan.guard, least, most) - default
     guard = guard / np.where(guard >= 0, most - default, default - least)
     return np.concatenate([log_ratio / span, guard[:, None]], axis=1)
+
+
+def _greens(is_nema: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Minimum and default maximum greens [I, 8] in s."""
+    nema = np.asarray(is_nema)[:, None]
+    return np.where(nema, MIN_GREEN, OWN_MIN), np.where(nema, DEFAULT_GREEN, OWN_DEFAULT)
 
 
 def existing_phases(network: Network) -> np.ndarray:
@@ -170,7 +179,8 @@ def advance_sequence(
     """Like `advance` for phases that all exclude each other and follow in order, those without call skipped."""
     state = _clear(state, cfg)
     calls, urgent = _calls(state, detectors, plan, exists, cfg)
-    state, done = _finished(state, calls, urgent, detectors, plan, exists, cfg, ~np.eye(PHASES, dtype=bool))
+    others, least = ~np.eye(PHASES, dtype=bool), np.full(PHASES, OWN_MIN)
+    state, done = _finished(state, calls, urgent, detectors, plan, exists, cfg, others, least)
     order = (state.phase + 1 + np.arange(PHASES)) % PHASES  # [I, 8] the others first, itself last
     ahead = np.argmax(np.take_along_axis(calls, order, 1), axis=1)
     target = np.take_along_axis(order, ahead[:, None], 1)
@@ -223,6 +233,7 @@ def _finished(
     exists: np.ndarray,
     cfg: NemaConfig,
     conflict: np.ndarray = CONFLICT,
+    least: np.ndarray = MIN_GREEN,
 ) -> tuple[SignalState, np.ndarray]:
     """Updates the greens' timers and says which greens have lasted long enough [I, R]."""
 
@@ -234,7 +245,7 @@ def _finished(
     forced = (against & urgent[:, None]).any(-1) & (state.timer >= cfg.guard_green_s)
     gap = np.where(own(detectors.occupied & exists) | cfg.fixed_time & own(exists), 0.0, state.gap + 1.0)
     is_over = (gap >= cfg.passage_s) | (state.pressed >= own(plan.max_green)) | forced
-    is_served = state.timer >= own(np.where(exists, MIN_GREEN, 0.0))
+    is_served = state.timer >= own(np.where(exists, least, 0.0))
     done = (state.stage == GREEN) & is_served & wanted & (is_over | ~own(exists))
     return state._replace(gap=gap, pressed=np.where(wanted, state.pressed + 1.0, 0.0)), done
 

@@ -203,7 +203,7 @@ class Session:
         return [binary, *(str(part) for option in options.items() for part in option), *flags]
 
     def _run(self, action: np.ndarray, seconds: int) -> RoadMeasurement:
-        plan = decode_action(action)
+        plan = decode_action(action, self.network.is_nema)
         with self._failures("SUMO stopped in mid-episode"):
             for _ in range(seconds):
                 self._second(plan)

@@ -87,6 +87,18 @@ def test_summary_pairs_episodes_with_the_reference():
     assert rows["longest_wait"]["limit"] == 120.0 and rows["mean_queue"]["limit"] == 50.0
 
 
+def test_an_hour_that_one_of_both_did_not_finish_is_in_no_pair():
+    ours = [score(episode([0, wait, 0]), Limits()) for wait in (130.0, 20.0, 130.0)]
+    theirs = [None, *(score(episode([0, 140.0, 0]), Limits()) for _ in range(2))]
+    rows = {row["metric"]: row for row in summarise(ours, Limits(), theirs)}
+    assert (rows["violating_steps_minus_default"]["value"], rows["violating_steps_minus_default"]["episodes"]) == (
+        -0.5,
+        2,
+    )
+    assert rows["safety"]["episodes"] == 3
+    assert not any(row["metric"].endswith("_minus_default") for row in summarise(ours, Limits(), [None] * 3))
+
+
 def test_an_episode_is_read_back_as_it_was_written(tmp_path):
     first = episode([0, 100, 150])
     save_episode(tmp_path / "a" / "000.npz", first)

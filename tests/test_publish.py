@@ -42,9 +42,21 @@ def test_the_commands_stand_beside_the_rows(run, tmp_path):
     publish.publish(run, tmp_path / "results")
     said = json.loads((tmp_path / "results" / "small" / publish.COMMANDS).read_text())
     assert said == {
-        "etl": "python experiments/run.py --stage etl",
-        "forecast": "python experiments/run.py --dataset small --methods ours 'a b'",
+        "etl": ["python experiments/run.py --stage etl"],
+        "forecast": ["python experiments/run.py --dataset small --methods ours 'a b'"],
     }
+
+
+def test_every_command_that_wrote_rows_is_kept_once(run, tmp_path):
+    kept = tmp_path / "results" / "small" / publish.COMMANDS
+    kept.parent.mkdir(parents=True)
+    kept.write_text(json.dumps({"forecast": "python experiments/run.py --old", "control": "python other"}))
+    for words in (["--a"], ["--b"], ["--a"]):
+        plan.record(run, "forecast", 1.0, words)
+    publish.publish(run, tmp_path / "results")
+    said = json.loads(kept.read_text())
+    assert [one.split()[-1] for one in said["forecast"]] == ["--old", "b'", "--b", "--a"]
+    assert said["control"] == ["python other"]
 
 
 def test_a_run_without_rows_is_refused_in_one_sentence(tmp_path, capsys):

@@ -33,6 +33,9 @@ class PPOConfig:
     learning_rate: float = 3e-4
     critic_rate: float = 1e-3  # an advantage is only as good as the values it is measured against
     largest_gradient: float = 0.5  # norm, of actor and critic each: large errors of values must not slow the policy
+    # A minibatch on which KL(old | new) is larger moves the critic alone: the clip holds back rows, not the policy, and
+    # a few hours of traffic have enough noise to lead it astray. 0: no bound.
+    largest_divergence: float = 0.0
     entropy: float = 0.01
     multiplier_rate: float = 0.01  # per policy step and unit of cost above its limit
     largest_multiplier: float = 100.0
@@ -123,6 +126,7 @@ def update(
         picked = jax.tree.map(lambda leaf: leaf[rows], samples)
         gradient, losses = jax.grad(loss_fn, has_aux=True)(carry.params, picked, carry.multipliers)
         updates, opt_state = improver.update(gradient, carry.optimiser, carry.params)
+        updates = near(updates, losses.divergence, cfg)
         multipliers = update_multipliers(carry.multipliers, mean_cost, cfg)
         params = policy.bounded(optax.apply_updates(carry.params, updates), policy_cfg)
         return Learner(params, opt_state, multipliers), losses
@@ -155,14 +159,29 @@ def loss(
         value=_mean(error, samples.weight),
         entropy=_mean(spread, samples.weight),
         clipped=_mean((jnp.abs(ratio - 1.0) > cfg.clip).astype(jnp.float32), samples.weight),
-        divergence=_mean(ratio - 1.0 - log_ratio, samples.weight),
+        divergence=_mean(divergence(log_ratio), samples.weight),
     )
     return losses.policy + losses.value - cfg.entropy * losses.entropy, losses
+
+
+def near(updates: PolicyParams, divergence: Array, cfg: PPOConfig) -> PolicyParams:
+    """The updates, without the actor's once it has gone too far from the policy that acted."""
+    if cfg.largest_divergence <= 0:
+        return updates
+    held = jax.tree.map(
+        lambda leaf: jnp.where(divergence <= cfg.largest_divergence, leaf, 0.0), (updates.actor, updates.log_std)
+    )
+    return updates._replace(actor=held[0], log_std=held[1])
 
 
 def clipped_surrogate(ratio: Array, advantage: Array, clip: float) -> Array:
     """What a new likelihood gains, without reward for leaving the clip range."""
     return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1.0 - clip, 1.0 + clip) * advantage)
+
+
+def divergence(log_ratio: Array) -> Array:
+    """What each row adds to the estimate of KL(old | new), never negative (Schulman's k3)."""
+    return jnp.exp(log_ratio) - 1.0 - log_ratio
 
 
 def log_ratios(params: PolicyParams, samples: Samples, adjacency: Array, policy_cfg: PolicyConfig) -> Array:

@@ -72,7 +72,8 @@ def test_the_divergence_is_what_log_ratios_average_to(samples):
 def test_the_loss_at_the_policy_that_acted_is_minus_the_mean_advantage(samples):
     # Ratios are 1 and advantages are standardised, so that their mean is 0.
     learner, rows = samples
-    _, policy_loss = ppo.loss(learner.params, rows, SMALL)
+    _, (policy_loss, divergence) = ppo.loss(learner.params, rows, SMALL)
+    np.testing.assert_allclose(divergence, 0.0, atol=1e-6)
     np.testing.assert_allclose(policy_loss, 0.0, atol=1e-5)
 
 

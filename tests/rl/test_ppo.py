@@ -1,5 +1,7 @@
 """PPO starts at ratio 1, follows advantages, prices constraints, and never learns from what was cut off."""
 
+import dataclasses
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -142,3 +144,17 @@ def test_seeds_learn_together_as_they_would_alone_in_one_trace():
 def test_bad_settings_are_refused():
     with pytest.raises(ValueError, match="clip inside"):
         PPOConfig(clip=0.0)
+
+
+def test_the_policy_stays_near_the_one_that_acted_while_the_critic_goes_on():
+    batch, bound = samples(by_component(0, 0)), 0.005
+
+    def learned(largest):
+        cfg = dataclasses.replace(CFG, epochs=30, largest_divergence=largest)
+        params = update(jax.random.key(4), ppo.start(START, cfg), batch, jnp.zeros(3), ADJACENCY, cfg, POLICY)[0].params
+        return params, float(ppo.divergence(ppo.log_ratios(params, batch, ADJACENCY, POLICY)).mean())
+
+    (free, far), (held, near) = learned(0.0), learned(bound)
+    # One step of Adam at 3e-3 leads from below the bound to beyond it, hence four times the bound.
+    assert far > 20 * bound and 0.2 * bound < near < 4 * bound
+    chex.assert_trees_all_close(free.critic, held.critic, atol=1e-6)

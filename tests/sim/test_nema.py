@@ -278,6 +278,16 @@ def test_the_zero_action_is_the_default_plan_and_the_ends_are_the_limits():
     np.testing.assert_allclose(decode_action(np.full((1, 9), -0.5)).max_green[0, 1], 22.1359, rtol=1e-5)
 
 
+def test_greens_of_a_program_of_its_own_are_all_alike():
+    is_nema = np.array([True, False])
+    for value in (-1.0, -0.4, 0.0, 0.7, 1.0):
+        nema, own = decode_action(np.full((2, 9), value), is_nema).max_green
+        np.testing.assert_array_equal(nema, decode_action(np.full((1, 9), value)).max_green[0])
+        assert len(set(own.tolist())) == 1
+    assert decode_action(np.zeros((2, 9)), is_nema).max_green[1, 0] == 45.0
+    np.testing.assert_allclose(decode_action(np.full((2, 9), -1.0), is_nema).max_green[1], 7.0)
+
+
 def test_encoding_undoes_decoding():
     action = np.random.default_rng(1).uniform(-1, 1, (50, 9))
     np.testing.assert_allclose(encode_plan(decode_action(action)), action, atol=1e-12)

@@ -1,7 +1,7 @@
 """PPO without constraints: the clipped surrogate of Schulman et al. (2017), the control table's unconstrained rival.
 
 Advantages, surrogate and optimiser are LyCon-WRL+'s own. Its budget is ours without imagination: the same episodes and
-as many rounds and passes over them, advantages estimated anew in every round.
+as many rounds and passes over them, advantages estimated anew in every round. Not tuned on the road.
 """
 
 import dataclasses
@@ -94,8 +94,9 @@ def passes(key: Array, learner: PPOLearner, samples: Samples, cfg: PPORivalConfi
 
     def step(carry: PPOLearner, rows: Array) -> tuple[PPOLearner, Array]:
         picked = jax.tree.map(lambda leaf: leaf[rows], samples)
-        gradient, policy_loss = jax.grad(loss, has_aux=True)(carry.params, picked, cfg)
+        gradient, (policy_loss, divergence) = jax.grad(loss, has_aux=True)(carry.params, picked, cfg)
         updates, opt_state = improver.update(gradient, carry.optimiser, carry.params)
+        updates = ppo.near(updates, divergence, cfg.ppo)
         params = gaussian_policy.bounded(optax.apply_updates(carry.params, updates), cfg.policy)
         return PPOLearner(params, opt_state), policy_loss
 
@@ -110,11 +111,16 @@ def shuffled(key: Array, count: int, cfg: PPOConfig) -> Array:
     return jax.vmap(one)(jax.random.split(key, cfg.epochs)).reshape(-1, batch)
 
 
-def loss(params: PolicyParams, samples: Samples, cfg: PPORivalConfig) -> tuple[Array, Array]:
-    """Clipped surrogate of the reward, minus entropy, plus the critic's squared error; they share no weights."""
-    ratio = jnp.exp(gaussian_policy.log_prob(params, samples.observed, samples.action, cfg.policy) - samples.log_prob)
+def loss(params: PolicyParams, samples: Samples, cfg: PPORivalConfig) -> tuple[Array, tuple[Array, Array]]:
+    """Clipped surrogate of the reward, minus entropy, plus the critic's squared error; they share no weights.
+
+    Beside it, the policy's loss and its KL from the policy that acted.
+    """
+    log_ratio = gaussian_policy.log_prob(params, samples.observed, samples.action, cfg.policy) - samples.log_prob
+    ratio = jnp.exp(log_ratio)
     advantage = samples.advantage[:, 0]
     advantage = (advantage - advantage.mean()) / jnp.maximum(advantage.std(), SMALLEST_SD)
     policy_loss = -ppo.clipped_surrogate(ratio, advantage, cfg.ppo.clip).mean()
     error = jnp.square(gaussian_policy.values(params, samples.observed, cfg.policy) - samples.target).sum(-1).mean()
-    return policy_loss + error - cfg.ppo.entropy * gaussian_policy.entropy(params), policy_loss
+    spread = gaussian_policy.entropy(params)
+    return policy_loss + error - cfg.ppo.entropy * spread, (policy_loss, ppo.divergence(log_ratio).mean())

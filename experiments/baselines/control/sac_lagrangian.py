@@ -2,7 +2,8 @@
 
 Haarnoja et al. (2018) with the multipliers of Ha et al. (2020) and Ray et al. (2019): the actor maximises the smaller
 of two reward critics minus priced cost critics, and each price follows its measured cost. It may use every episode that
-was collected, and takes as many gradient steps of as many rows as ours takes on real and imagined steps.
+was collected, and takes as many gradient steps of as many rows as ours takes on real and imagined steps. Not tuned on
+the road.
 """
 
 import dataclasses
