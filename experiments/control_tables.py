@@ -16,6 +16,7 @@ CONTROL = {
     "served": "served",
     "decrease_under_ours": "ρ under our L",
     "sumo_steps": "SUMO steps",
+    "kept_iteration": "kept iteration, by seed (0: the start)",
 }
 LIMITED = {"mean_queue": "queue at most {}", "longest_wait": "wait at most {} s", "served": "served at least {}"}
 CERTIFICATE = {
@@ -47,11 +48,18 @@ def control_tables(rows: list[dict]) -> list[str]:
         ]
         for method in _safest_first(here):
             of = [row for row in here if row["method"] == method]
-            cells = [measured([row for row in of if row["metric"] == metric], metric == "safety") for metric in shown]
+            cells = [_cell([row for row in of if row["metric"] == metric], metric) for metric in shown]
             seeds = len({row["seed"] for row in of if row["metric"] == "sumo_steps"})
             lines.append(f"| {method} | {seeds or ''} | " + " | ".join(cells) + " |")
         lines += ["", *_certificates(here)]
     return lines
+
+
+def _cell(rows: list[dict], metric: str) -> str:
+    """A mean with its spread; of the iterations that were kept, all."""
+    if metric == "kept_iteration":
+        return ", ".join(str(row["value"]) for row in rows)
+    return measured(rows, metric == "safety")
 
 
 def _limits(rows: list[dict]) -> str:

@@ -2,6 +2,7 @@
 
   python experiments/tables.py --table forecasting      one table, or all of them with --table all
   python experiments/tables.py --write README.md docs/results.md     the blocks between their markers, tested to be so
+  python experiments/tables.py --dataset synthetic --curves docs/learning_curves.png     how controllers learned
 
 A cell of ours that was not run is empty; a paper cell that cannot be true carries the number of its footnote.
 """
@@ -9,7 +10,7 @@ A cell of ours that was not run is empty; a paper cell that cannot be true carri
 import argparse
 from pathlib import Path
 
-from experiments import headline, ours, overview_tables, paper, readme_tables, table_cells
+from experiments import control_figures, headline, ours, overview_tables, paper, readme_tables, results, table_cells
 
 BLOCKS = {
     "headline": lambda folder: headline.render(ours.load(folder)),
@@ -111,12 +112,16 @@ def main() -> None:
     )
     parser.add_argument("--table", choices=(*paper.TABLES, ALL), help="a table of the paper")
     parser.add_argument("--write", type=Path, nargs="+", help="pages with markers")
+    parser.add_argument("--curves", type=Path, metavar="PNG", help="draws the dataset's learning curves of control")
     args = parser.parse_args()
     if args.table:
         names = paper.TABLES if args.table == ALL else (args.table,)
         book = ours.load(args.results)
         variant = f"-{args.variant}" if args.variant else ""
         print("\n".join(paper_table(name, book, args.dataset, variant) for name in names))
+    elif args.curves:
+        rows = results.read_rows(args.results / args.dataset / "control.jsonl")
+        control_figures.learning_curves([row for row in rows if "network" not in row]).savefig(args.curves, dpi=130)
     elif args.write:
         for page in args.write:
             write(page, args.results)

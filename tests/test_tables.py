@@ -203,6 +203,8 @@ def test_control_names_the_limits_and_the_simulated_steps_and_has_the_safest_fir
     assert [line.split(" | ")[0] for line in lines if line.startswith(("| a", "| b"))] == ["| b", "| a"]
     text = "\n".join(lines)
     assert cells(text, "b") == ["2", "60 %", "", "9,000"] and cells(text, "a") == ["", "20 %", "4.000", ""]
+    rows += [common | {"method": "b", "metric": "kept_iteration", "value": kept, "seed": kept} for kept in (0, 3)]
+    assert cells("\n".join(control_tables.control_tables(rows)), "b")[-1] == "0, 3"
 
 
 def test_rows_of_another_network_have_a_table_of_their_own_and_no_say_in_the_papers(tmp_path):
