@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from experiments import agent_stage, agents, control_figures
+from experiments.agent_road import Site
 from experiments.agents import OURS
 from sim.demand import DEMAND_LEVELS
 from sim.loop import Episode
@@ -88,12 +89,13 @@ def test_a_trial_is_another_one_on_another_road_or_demand():
     road = SimpleNamespace(
         flow=np.ones((4, 2)), incidents=[], starts={"val": np.arange(3)}, planner=SimpleNamespace(cfg="a day")
     )
-    known = agents.trial_digest(cfg, road, 100.0)
-    assert agents.trial_digest(dataclasses.replace(cfg, iterations=9), road, 100.0) == known
-    others = [agents.trial_digest(cfg, road, 101.0)]
+    site = Site(road, None, 100.0, 1, None)
+    known = agents.trial_digest(cfg, site)
+    assert agents.trial_digest(dataclasses.replace(cfg, iterations=9), site._replace(workers=2)) == known
+    others = [agents.trial_digest(cfg, site._replace(vehicles_per_hour=101.0))]
     changed = {"flow": 2.0 * road.flow, "incidents": ["closure"], "starts": {"val": np.arange(4)}}
     for name, value in changed.items():
-        others.append(agents.trial_digest(cfg, SimpleNamespace(**vars(road) | {name: value}), 100.0))
+        others.append(agents.trial_digest(cfg, site._replace(road=SimpleNamespace(**vars(road) | {name: value}))))
     hours = dataclasses.replace(cfg, trial=dataclasses.replace(cfg.trial, hours=2))
-    others.append(agents.trial_digest(hours, road, 100.0))
+    others.append(agents.trial_digest(hours, site))
     assert len({known, *others}) == 1 + len(others)
