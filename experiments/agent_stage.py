@@ -88,7 +88,7 @@ class LearnedControllers:
             rows.append({"metric": "kept_iteration", "seed": seed, "value": kept_iteration(curve)})
             if level == training:
                 rows += [{"metric": "curve", "seed": seed, "episodes": driven(point, cfg), **point} for point in curve]
-                if name == OURS and seed == 0:
+                if name == OURS and seed == 0 and episodes:
                     agent_figures.draw_all(self.folder, curve, episodes, place, self.road, level.limits)
         if not everything:
             return []

@@ -61,9 +61,8 @@ def settings(name: str, cfg: AgentConfig) -> PPORivalConfig | CPOConfig | SACCon
     """A rival's sizes, rates and number of updates, as far as they have a counterpart the same as ours."""
     if name == "ppo":
         return PPORivalConfig(cfg.policy, cfg.ppo, cfg.rounds)
-    if (
-        name == "cpo"
-    ):  # a step for every iteration, of which there are few: the paper's 0.01 would hardly leave the plan
+    if name == "cpo":
+        # One step an iteration, and few of these: the paper's 0.01 would hardly leave the default plan.
         return CPOConfig(cfg.policy, cfg.ppo, cfg.rounds, radius=0.03)
     passes = cfg.rounds * cfg.ppo.epochs * (1.0 + cfg.imagined)  # ours: over real and imagined rows
     if name == "sac_lagrangian":
@@ -178,8 +177,7 @@ def _validated(
     measured = _performance(episodes, cfg=cfg)
     row = {"kind": "validation", "iteration": int(state.iteration)} | verification.summary(measured)
     score = verification.merit(measured)
-    # A controller that fails to act has no costs to show, and would look safe.
-    is_kept = bool(np.isfinite(score).all() and tuple(score) > tuple(np.asarray(state.best_score)))
+    is_kept = verification.is_better(score, state.best_score)
     if is_kept:
         state = state._replace(best=state.learner, best_score=jnp.asarray(score))
     return state, [*rows, row | {"is_kept": is_kept}]

@@ -207,8 +207,7 @@ def _validated(
     row = {"kind": "validation", "iteration": int(state.iteration)} | verification.summary(measured)
     row |= verification.verify(state.agent, episodes, adjacency, cfg)
     score = verification.merit(measured)
-    # A controller that fails to act has no costs to show, and would look safe.
-    is_kept = bool(np.isfinite(score).all() and tuple(score) > tuple(np.asarray(state.best_score)))
+    is_kept = verification.is_better(score, state.best_score)
     if is_kept:
         state = state._replace(best=state.agent, best_score=jnp.asarray(score))
     return state, [*rows, row | {"is_kept": is_kept}]

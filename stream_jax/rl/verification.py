@@ -58,6 +58,11 @@ def merit(measured: Performance) -> np.ndarray:
     return np.array([-measured.violating, measured.reward], np.float32)
 
 
+def is_better(score: np.ndarray, best: np.ndarray) -> bool:
+    """Whether a merit beats the best so far; a controller that fails to act has no costs to show and never does."""
+    return bool(np.isfinite(score).all() and tuple(score) > tuple(np.asarray(best)))
+
+
 def drift_terms(agent: Agent, episodes: Episode, adjacency: Array, cfg: AgentConfig) -> DriftTerms:
     """What the drift bound of an agent needs, leaves [E, T]; the actions are those that were executed."""
     value = partial(lyapunov.value, agent.lyapunov, cfg=cfg.lyapunov)
