@@ -131,16 +131,6 @@ def decode_action(action: np.ndarray, is_nema: np.ndarray | None = None) -> Plan
     return Plan(usual * ratio**green, default + span * guard)
 
 
-def encode_plan(plan: Plan) -> np.ndarray:
-    """The action [I, 9] that decodes to a plan; seconds outside the action's range are clipped to it."""
-    log_ratio = np.log(np.clip(plan.max_green, MIN_GREEN, LONGEST_GREEN) / DEFAULT_GREEN)
-    span = np.where(log_ratio >= 0, np.log(LONGEST_GREEN / DEFAULT_GREEN), np.log(DEFAULT_GREEN / MIN_GREEN))
-    least, default, most = GUARD_RANGE
-    guard = np.clip(plan.guard, least, most) - default
-    guard = guard / np.where(guard >= 0, most - default, default - least)
-    return np.concatenate([log_ratio / span, guard[:, None]], axis=1)
-
-
 def _greens(is_nema: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Minimum and default maximum greens [I, 8] in s."""
     nema = np.asarray(is_nema)[:, None]

@@ -18,7 +18,6 @@ from sim.nema import (
     advance,
     advance_sequence,
     decode_action,
-    encode_plan,
     lights,
     start,
     start_sequence,
@@ -286,11 +285,6 @@ def test_greens_of_a_program_of_its_own_are_all_alike():
         assert len(set(own.tolist())) == 1
     assert decode_action(np.zeros((2, 9)), is_nema).max_green[1, 0] == 45.0
     np.testing.assert_allclose(decode_action(np.full((2, 9), -1.0), is_nema).max_green[1], 7.0)
-
-
-def test_encoding_undoes_decoding():
-    action = np.random.default_rng(1).uniform(-1, 1, (50, 9))
-    np.testing.assert_allclose(encode_plan(decode_action(action)), action, atol=1e-12)
 
 
 def test_an_action_with_nan_or_of_the_wrong_shape_is_refused():
