@@ -11,13 +11,14 @@ import numpy as np
 from rich.console import Console
 
 from data.loader import TrafficDataset
-from experiments import agent_figures, agent_road, agents, rivals, system
+from experiments import agent_figures, agent_road, agents, final_controllers, rivals, system
 from experiments.agent_road import CityDays, Site
 from experiments.agents import OURS, RIVALS
 from experiments.configs import experiment_config
 from experiments.evaluation import RULES, by_hour, summarise
+from experiments.final_controllers import Controller
 from experiments.keeping import keep_surroundings
-from experiments.networks import control_folder, network_name
+from experiments.networks import control_folder, grid_name, network_name
 from experiments.road import CityRoad, vehicles_per_hour
 from experiments.system import KERNEL
 from sim.demand import DemandLevel
@@ -49,8 +50,16 @@ class LearnedControllers:
         self.cities: dict[str, tuple[System, CityDays]] = {}
         self.trained: dict[tuple[str, int], tuple[Agent, list[dict]]] = {}
         self.road, self.console, self.folder = road, console, control_folder(out, network_name(args))
-        self.network, self.factor = args.network, args.demand_factor
+        self.network, self.factor, self.here = args.network, args.demand_factor, network_name(args) or grid_name(args)
+        self.source: Path | None = args.trained  # folder of final controllers that drive as they are
+        self.origins: dict[str, str] = {}  # networks on which those have learned
         self._city(OURS)  # what is missing upstream is said before anything is driven
+
+    def check(self, names: list[str]) -> None:
+        """Refuses to begin where a controller that should drive as it is is not there."""
+        for name in names if self.source else ():
+            for path in self._files(name):
+                final_controllers.content(path)
 
     def rows(
         self,
@@ -86,13 +95,15 @@ class LearnedControllers:
             rows += [{"metric": f"certificate_{key}", "seed": seed, "value": value} for key, value in verdict.items()]
             rows.append({"metric": "sumo_steps", "seed": seed, "value": sumo_steps(curve, cfg, scenarios[0])})
             rows.append({"metric": "kept_iteration", "seed": seed, "value": kept_iteration(curve)})
-            if level == training:
+            if level == training and self._is_from_here(name):
                 rows += [{"metric": "curve", "seed": seed, "episodes": driven(point, cfg), **point} for point in curve]
                 if name == OURS and seed == 0 and episodes:
                     agent_figures.draw_all(self.folder, curve, episodes, place, self.road, level.limits)
         if not everything:
             return []
         facts = {"method": name, "level": level.name, "vehicles_per_hour": self._demand(level)}
+        if not self._is_from_here(name):
+            facts["trained_on"] = self.origins[name]
         pooled = summarise(everything, level.limits, pairs)
         return [facts | row for row in pooled + rows]
 
@@ -120,21 +131,45 @@ class LearnedControllers:
     def _trained(self, name: str, seed: int, level: DemandLevel) -> tuple[Agent, list[dict]]:
         """The agent of a seed and its learning curve; kept, since every level of demand asks for it."""
         if (name, seed) not in self.trained:
-            self.trained[name, seed] = self._train(name, seed, level)
+            get = self._train if self.source is None else self._read
+            self.trained[name, seed] = get(name, seed, level)
+            if name == OURS and seed == 0:
+                self._keep(self.trained[name, seed][0], agents.agent_config(name, self.preset, level))
         return self.trained[name, seed]
 
     def _train(self, name: str, seed: int, level: DemandLevel) -> tuple[Agent, list[dict]]:
         cfg = agents.agent_config(name, self.preset, level)
         place = self.folder / "agents" / self._circumstances(name, level) / self._place(name, level)
         place.mkdir(parents=True, exist_ok=True)
-        described = rivals.as_dict(name, cfg) if name in RIVALS else dataclasses.asdict(cfg)
+        described = _described(name, cfg)
         (place / "config.json").write_text(json.dumps(described, indent=1))
         self.console.print(f"  {name}, seed {seed}: learning at {level.name} demand ...")
         common = seed, cfg, self._site(name, level), place
         agent, curve = rivals.train_rival(name, *common) if name in RIVALS else agents.train_agent(*common)
-        if name == OURS and seed == 0:
-            self._keep(agent, cfg)
+        weights = rivals.acting(agent) if name in RIVALS else agent
+        origin = {name: self.dataset.manifest[name] for name in ("dataset", "data", "content_hash")}
+        origin |= {"network": self.here, "level": level.name, "vehicles_per_hour": self._demand(level)}
+        path = final_controllers.file_of(self.folder / final_controllers.FOLDER, name, seed)
+        final_controllers.write(path, Controller(weights, described, curve, origin))
         return agent, curve
+
+    def _read(self, name: str, seed: int, level: DemandLevel) -> tuple[Agent, list[dict]]:
+        """A controller that has learned elsewhere, as it is."""
+        cfg = agents.agent_config(name, self.preset, level)
+        adjacency = jax.numpy.asarray(agent_road.adjacency(self.road.network))
+        is_rival = name in RIVALS
+        blank = rivals.start(name, adjacency, cfg) if is_rival else agents.start(adjacency, cfg)
+        like = rivals.acting(blank) if is_rival else blank
+        found = final_controllers.read(self._files(name)[seed], like, _described(name, cfg))
+        self.origins[name] = found.origin["network"]
+        return rivals.with_acting(blank, found.weights) if is_rival else found.weights, found.curve
+
+    def _files(self, name: str) -> list[Path]:
+        return [final_controllers.file_of(self.source, name, seed) for seed in range(self.seeds)]
+
+    def _is_from_here(self, name: str) -> bool:
+        """Whether a controller has learned on the network that it drives."""
+        return self.origins.get(name, self.here) == self.here
 
     def _place(self, name: str, level: DemandLevel) -> str:
         """A folder name that changes with whatever an agent is learned from."""
@@ -142,6 +177,9 @@ class LearnedControllers:
         digest = hashlib.sha256(f"{LEARNING} {cfg!r} {self._circumstances(name, level)}".encode())
         learned_from = rivals.settings(name, cfg) if name in RIVALS else (trial.FOLLOWING, agents.TRIED)
         digest.update(repr(learned_from).encode())
+        if self.source is not None:  # what was learned elsewhere is another controller
+            for path in self._files(name):
+                digest.update(final_controllers.content(path))
         return f"{name.replace(':', '-')}-{digest.hexdigest()[:10]}"
 
     def _circumstances(self, name: str, level: DemandLevel) -> str:
@@ -163,6 +201,11 @@ class LearnedControllers:
         folder = self.folder / "checkpoint"
         checkpoint.save(folder, whole)
         keep_surroundings(folder, self.out / "data", self.network, self.factor)
+
+
+def _described(name: str, cfg: AgentConfig) -> dict:
+    """Everything that a controller is learned with."""
+    return rivals.as_dict(name, cfg) if name in RIVALS else dataclasses.asdict(cfg)
 
 
 def sumo_steps(curve: list[dict], cfg: AgentConfig, scenario: Scenario) -> int:

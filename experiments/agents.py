@@ -114,6 +114,11 @@ def learning_episodes(seed: int, site: Site, folder: Path, busiest: float = 1.0)
     return agent_road.collector(site, LEARNING_PART, folder / "trips", offset=1_000_000 * seed, busiest=busiest)
 
 
+def start(adjacency: jax.Array, cfg: AgentConfig) -> Agent:
+    """A controller of ours that has learned nothing, for shapes."""
+    return lycon_wrl_plus.start(jax.random.key(0), adjacency, cfg).agent
+
+
 def train_agent(seed: int, cfg: AgentConfig, site: Site, folder: Path) -> tuple[Agent, list[dict]]:
     """A controller of one seed and its learning curve; goes on where a killed run stopped."""
     meet = partial(learning_episodes, seed, site, folder)

@@ -41,7 +41,8 @@ def control_tables(rows: list[dict]) -> list[str]:
         here = [row for row in rows if row.get("level") == level]
         shown = {metric: title for metric, title in CONTROL.items() if any(row["metric"] == metric for row in here)}
         lines += [
-            f"**Control, demand of {city_of(here[0])}**, preset `{here[0]['preset']}`, {level}.{_limits(here)}",
+            f"**Control, demand of {city_of(here[0])}**, preset `{here[0]['preset']}`, {level}.{_limits(here)}"
+            + _elsewhere(here),
             "",
             "| controller | seeds | " + " | ".join(shown.values()) + " |",
             "|---|---|" + "---|" * len(shown),
@@ -67,6 +68,13 @@ def _limits(rows: list[dict]) -> str:
     found = {row["metric"]: row["limit"] for row in rows if "limit" in row}
     named = [text.format(f"{found[metric]:g}") for metric, text in LIMITED.items() if metric in found]
     return f" Limits: {', '.join(named)}. Queue, wait and served are means over steps." if named else ""
+
+
+def _elsewhere(rows: list[dict]) -> str:
+    """A sentence about controllers that learned on another network."""
+    found = {row["method"]: row["trained_on"] for row in rows if "trained_on" in row}
+    named = ", ".join(f"{name} on {where}" for name, where in found.items())
+    return f" Driven here as they learned elsewhere: {named}." if named else ""
 
 
 def _safest_first(rows: list[dict]) -> list[str]:

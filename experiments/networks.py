@@ -13,11 +13,20 @@ def grid_side(args: argparse.Namespace) -> int:
 
 def network_name(args: argparse.Namespace) -> str | None:
     """What rows and folders call the network; None is the preset's own grid under its own demand."""
-    factor = "" if args.demand_factor == 1 else f"-x{args.demand_factor:g}"
+    factor = _factor(args)
     if args.network is not None:
         return file_name(args.network) + factor
+    return grid_name(args) if factor or grid_side(args) != SIDES[args.preset] else None
+
+
+def grid_name(args: argparse.Namespace) -> str:
+    """The name of a grid under its demand, the preset's own included."""
     side = grid_side(args)
-    return f"grid-{side}x{side}{factor}" if factor or side != SIDES[args.preset] else None
+    return f"grid-{side}x{side}" + _factor(args)
+
+
+def _factor(args: argparse.Namespace) -> str:
+    return "" if args.demand_factor == 1 else f"-x{args.demand_factor:g}"
 
 
 def file_name(path: Path) -> str:

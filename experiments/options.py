@@ -103,6 +103,13 @@ def parser() -> argparse.ArgumentParser:
     control.add_argument("--grid", type=int, metavar="N", help="an N×N grid, 2 to 10 (smoke preset: 2, others: 4)")
     control.add_argument("--network", type=Path, metavar="FILE", help="your own .net.xml or .sumocfg instead of a grid")
     control.add_argument("--demand-factor", type=float, default=1.0, metavar="F", help="times the levels' vehicles (1)")
+    control.add_argument(
+        "--trained",
+        type=Path,
+        metavar="DIR",
+        help="drive final controllers of this folder as they are instead of learning, also on another network than "
+        "theirs: <out>/control/controllers of a run, or results/<name>/controllers",
+    )
     control.add_argument("--workers", type=int, metavar="N", help="SUMO processes side by side (one a core)")
     raw = top.add_argument_group("where the recording comes from")
     raw.add_argument("--raw", type=Path, help="file or folder of raw files ($STREAM_DATA_DIR/<dataset>)")

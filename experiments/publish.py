@@ -7,11 +7,14 @@ python experiments/publish.py runs/porto-twin --name porto-twin   a twin beside 
 import argparse
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 from data.errors import DataError
 from data.spark_etl import shards
-from experiments import decisions, plan, results
+from experiments import decisions, final_controllers, plan, results
+from experiments.agents import OURS, RIVALS
+from experiments.networks import control_folder
 
 COMMANDS = "commands.json"
 # What is kept of single folds; of all folds together everything is. The rest stays in the run's own folder.
@@ -39,7 +42,20 @@ def publish(run: Path, folder: Path, name: str | None = None) -> list[Path]:
         results.replace_rows(target / file, known)
         results.write_rows(target / file, [*_at_other_levels(known, rows), *rows])
     (target / COMMANDS).write_text(json.dumps(said, indent=1, sort_keys=True) + "\n")
-    return [*(target / file for file in found), target / COMMANDS]
+    return [*(target / file for file in found), target / COMMANDS, *_controllers(run, target)]
+
+
+def _controllers(run: Path, target: Path) -> list[Path]:
+    """Copies what the preset's grid was finally driven with, so that it can be driven elsewhere; ablations stay."""
+    folder = target / final_controllers.FOLDER
+    found = [
+        path
+        for name in (OURS, *RIVALS)
+        for path in sorted((control_folder(run) / final_controllers.FOLDER).glob(f"{name}-seed*.npz"))
+    ]
+    if found:
+        folder.mkdir(exist_ok=True)
+    return [Path(shutil.copyfile(path, folder / path.name)) for path in found]
 
 
 def _at_other_levels(known: list[dict], rows: list[dict]) -> list[dict]:

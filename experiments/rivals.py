@@ -147,6 +147,22 @@ def evaluate_rival(
     return evaluation.evaluate(method, scenarios, folder, site.workers, site.console), {}
 
 
+def start(name: str, adjacency: Array, cfg: AgentConfig) -> Any:
+    """A rival that has learned nothing, for shapes."""
+    blank = agents.blank_state(adjacency.shape[0], cfg)
+    return METHODS[name].start(jax.random.key(0), road_task(adjacency, cfg), blank, settings(name, cfg))
+
+
+def acting(learner: Any) -> Any:
+    """All that a rival acts by without exploration."""
+    return learner.params.actor
+
+
+def with_acting(learner: Any, actor: Any) -> Any:
+    """The learner with another rival's way to act."""
+    return learner._replace(params=learner.params._replace(actor=actor))
+
+
 def as_dict(name: str, cfg: AgentConfig) -> dict[str, Any]:
     """Everything that a rival is learned with, for its folder."""
     return dataclasses.asdict(cfg) | {"rival": dataclasses.asdict(settings(name, cfg))}

@@ -1,0 +1,99 @@
+"""Final controllers in files of their own: what learning ended with, small enough to publish and to drive elsewhere.
+
+A controller has the same weights at every intersection, so that one that learned on a grid drives any network as it is.
+"""
+
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from data.errors import DataError
+from data.spark_etl import shards
+
+FOLDER = "controllers"  # of a control stage and of published results
+ABOUT = "about"  # the one entry that is no weight
+
+
+class Controller(NamedTuple):
+    """What acts, and where it comes from."""
+
+    weights: Any  # the pytree that a method acts by
+    config: dict  # it was learned with, as JSON keeps it
+    curve: list[dict]  # rows of its learning
+    origin: dict  # network, level, vehicles_per_hour, dataset, data and data_hash of its learning
+
+
+def file_of(folder: Path, name: str, seed: int) -> Path:
+    """Where a controller of a folder is kept."""
+    return folder / f"{name.replace(':', '-')}-seed{seed}.npz"
+
+
+def content(path: Path) -> bytes:
+    """A controller's file as it is; says what to do where there is none."""
+    if not path.is_file():
+        raise DataError(
+            f"There is no {path}: name a folder with the final controllers of these methods and seeds, or leave "
+            "--trained out to learn here."
+        )
+    return path.read_bytes()
+
+
+def write(path: Path, controller: Controller) -> None:
+    """Writes a controller, whole or not at all; arrays and JSON only."""
+    about = json.dumps(controller._replace(weights=None)._asdict(), default=str).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".tmp")
+    shards.write_arrays(draft, **_named(controller.weights), **{ABOUT: np.frombuffer(about, np.uint8)})
+    draft.replace(path)
+
+
+def read(path: Path, like: Any, config: dict) -> Controller:
+    """Reads a controller back; refuses what is damaged, of another shape or learned with other settings.
+
+    Args:
+        like: a pytree of the shapes and types that are expected.
+        config: the settings that the controller will act with, as `dataclasses.asdict` gives them.
+    """
+    stored = io.BytesIO(content(path))
+    try:
+        with np.load(stored, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        found = Controller(**json.loads(arrays.pop(ABOUT).tobytes()))
+    except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
+        raise DataError(f"{path} is damaged or no controller; get it again, or leave --trained out.") from None
+    known = json.loads(json.dumps(config))
+    if found.config != known:
+        raise DataError(f"{path} was learned with other settings ({_difference(found.config, known)}); learn it again.")
+    wanted = _named(like)
+    if _sizes(arrays) != _sizes(wanted):
+        raise DataError(f"{path} holds weights of other sizes than this version's; learn it again.")
+    leaves = [jnp.asarray(arrays[name]).reshape(leaf.shape) for name, leaf in wanted.items()]
+    return found._replace(weights=jax.tree.unflatten(jax.tree.structure(like), leaves))
+
+
+def _named(tree: Any) -> dict[str, np.ndarray]:
+    """Leaves by their path, in the tree's order."""
+    pairs, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="|"): np.asarray(leaf) for path, leaf in pairs}
+
+
+def _sizes(arrays: dict[str, np.ndarray]) -> dict[str, tuple]:
+    """Shapes and types; a file keeps a single number as an array of one."""
+    return {name: (np.atleast_1d(leaf).shape, leaf.dtype) for name, leaf in arrays.items()}
+
+
+def _difference(found: dict, wanted: dict, before: str = "") -> str:
+    """The first setting in which two configs differ, in words."""
+    for name in sorted(found.keys() | wanted.keys()):
+        theirs, ours = found.get(name), wanted.get(name)
+        if isinstance(theirs, dict) and isinstance(ours, dict) and theirs != ours:
+            return _difference(theirs, ours, f"{before}{name}.")
+        if theirs != ours:
+            return f"{before}{name} was {theirs!r}, now {ours!r}"
+    return "none"
