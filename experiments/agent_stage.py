@@ -83,29 +83,25 @@ class LearnedControllers:
             place = self.folder / level.name / self._place(name, training) / f"seed{seed}"
             evaluate = rivals.evaluate_rival if name in RIVALS else agents.evaluate_agent
             episodes, verdict = evaluate(name, seed, agent, cfg, self._site(name, training), scenarios, place)
-            if is_judged and episodes:
-                share = self.judgement(episodes, level, training)
-                rows.append({"metric": "decrease_under_ours", "seed": seed, "value": share})
             scores = by_hour(episodes, level.limits)
             everything += scores.values()
             pairs += [reference.get(hour) for hour in scores]
-            for metric in next(iter(scores.values()), ()):
-                mean = float(np.mean([one[metric] for one in scores.values()]))
-                rows.append({"metric": f"{metric}_of_seed", "seed": seed, "value": mean})
-            rows += [{"metric": f"certificate_{key}", "seed": seed, "value": value} for key, value in verdict.items()]
-            rows.append({"metric": "sumo_steps", "seed": seed, "value": sumo_steps(curve, cfg, scenarios[0])})
-            rows.append({"metric": "kept_iteration", "seed": seed, "value": kept_iteration(curve)})
+            facts = seed_facts(list(scores.values()), curve, cfg, scenarios[0])
+            facts |= {f"certificate_{part}": value for part, value in verdict.items()}
+            if is_judged and episodes:
+                facts["decrease_under_ours"] = self.judgement(episodes, level, training)
+            rows += [{"metric": metric, "seed": seed, "value": value} for metric, value in facts.items()]
             if level == training and self._is_from_here(name):
                 rows += [{"metric": "curve", "seed": seed, "episodes": driven(point, cfg), **point} for point in curve]
                 if name == OURS and seed == 0 and episodes:
                     agent_figures.draw_all(self.folder, curve, episodes, place, self.road, level.limits)
         if not everything:
             return []
-        facts = {"method": name, "level": level.name, "vehicles_per_hour": self._demand(level)}
+        common = {"method": name, "level": level.name, "vehicles_per_hour": self._demand(level)}
         if not self._is_from_here(name):
-            facts["trained_on"] = self.origins[name]
+            common["trained_on"] = self.origins[name]
         pooled = summarise(everything, level.limits, pairs)
-        return [facts | row for row in pooled + rows]
+        return [common | row for row in pooled + rows]
 
     def judgement(self, episodes: list[Episode], level: DemandLevel, training: DemandLevel) -> float:
         """How often L fell as it should in anybody's episodes, mean over the L of our agents."""
@@ -147,7 +143,7 @@ class LearnedControllers:
         common = seed, cfg, self._site(name, level), place
         agent, curve = rivals.train_rival(name, *common) if name in RIVALS else agents.train_agent(*common)
         weights = rivals.acting(agent) if name in RIVALS else agent
-        origin = {name: self.dataset.manifest[name] for name in ("dataset", "data", "content_hash")}
+        origin = {fact: self.dataset.manifest[fact] for fact in ("dataset", "data", "content_hash")}
         origin |= {"network": self.here, "level": level.name, "vehicles_per_hour": self._demand(level)}
         path = final_controllers.file_of(self.folder / final_controllers.FOLDER, name, seed)
         final_controllers.write(path, Controller(weights, described, curve, origin))
@@ -206,6 +202,12 @@ class LearnedControllers:
 def _described(name: str, cfg: AgentConfig) -> dict:
     """Everything that a controller is learned with."""
     return rivals.as_dict(name, cfg) if name in RIVALS else dataclasses.asdict(cfg)
+
+
+def seed_facts(scores: list[dict], curve: list[dict], cfg: AgentConfig, scenario: Scenario) -> dict[str, float]:
+    """Means of one seed over its episodes, and what its learning took."""
+    means = {f"{metric}_of_seed": float(np.mean([one[metric] for one in scores])) for metric in (scores or [{}])[0]}
+    return means | {"sumo_steps": sumo_steps(curve, cfg, scenario), "kept_iteration": kept_iteration(curve)}
 
 
 def sumo_steps(curve: list[dict], cfg: AgentConfig, scenario: Scenario) -> int:

@@ -49,7 +49,6 @@ VARIANTS = {
 COVARIANCES = {f"{OURS}:diagonal": "diagonal", f"{OURS}:learned": "empirical"}
 SEEDS = {"smoke": 1, "default": 1, "paper": 5}  # agents that are trained unless --seeds says otherwise
 TRIED = 0.5  # share of the busy hours in which plans are tried, the busiest: the others say little about them
-ROUNDING = 1e-5  # actions that differ by less are the same
 TIGHTENING = 0.85  # agents learn to keep this share of the limits on queue and wait, so that noise does not break them
 
 AGENTS = {
@@ -199,15 +198,14 @@ def certificate_rows(
     Bounds hold on the ball that the episodes' states lie in.
     """
     row = verification.verify(agent, episodes, adjacency, cfg)
-    x, plan = np.asarray(episodes.x, np.float64), np.asarray(episodes.plan)
-    changed = (np.abs(plan[:, 1:] - np.asarray(episodes.proposed)) > ROUNDING).any((-2, -1))
+    x = np.asarray(episodes.x, np.float64)
     steps = flat_transitions(episodes, cfg.limits, cfg.state)
     error = world_model.model_error(agent.world, steps, adjacency, cfg.world)
     radius = float(np.sqrt(np.square(x).sum((-2, -1))).max())
     slope = bounds.lipschitz_on_ball(agent.lyapunov, radius, x.shape[-2], cfg.lyapunov)
     jacobian = bounds.world_jacobian(agent.world, adjacency, cfg.world).state
     return row | {
-        "filtered_share": float(changed.mean()),
+        "filtered_share": float(verification.changed(episodes).mean()),
         "uncertified_share": float(1.0 - np.mean(episodes.certificate.certified)),
         "default_plan_share": float((np.asarray(episodes.certificate.source) == DEFAULT_PLAN).mean()),
         "model_error": float(error.absolute),

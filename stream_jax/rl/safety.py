@@ -106,7 +106,9 @@ def choose(
     feasible = bare + margin <= 0.0
     distance = ((candidates - proposed) ** 2).sum(axis=(1, 2))
     nearest = jnp.argmin(jnp.where(feasible, distance, jnp.inf))
-    reach = cfg.resolution * margin if cfg.resolution else 0.0  # an infinite margin times 0 would be no number
+    # A margin below 0 says that predictions are too high, not that they tell candidates apart; an infinite one times 0
+    # would be no number.
+    reach = cfg.resolution * jnp.maximum(margin, 0.0) if cfg.resolution else 0.0
     alike = bare <= bare.min() + reach
     chosen = jnp.where(feasible.any(), nearest, jnp.argmin(jnp.where(alike, distance, jnp.inf)))
     # Without a feasible candidate the action counts as the one of least excess, as far as that can be told.

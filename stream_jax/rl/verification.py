@@ -17,11 +17,11 @@ from stream_jax.rl.agent import Agent, AgentConfig
 from stream_jax.rl.certificate import DriftTerms
 from stream_jax.rl.constraints import costs, is_safe_episode, violating_steps, violation
 from stream_jax.rl.episodes import Episode, transitions
-from stream_jax.rl.safety import POLICY
 from stream_jax.rl.state import physical
 from stream_jax.types import Transition
 
 COSTS = ("queue", "wait", "served")  # names of C1, C2 and C3
+ROUNDING = 1e-5  # actions that differ by less are the same
 
 
 class Performance(NamedTuple):
@@ -33,7 +33,7 @@ class Performance(NamedTuple):
     safe: Array  # [] share of episodes without a violating step
     violating: Array  # [] violating steps per episode
     certified: Array  # [] share of steps whose executed action satisfied the condition
-    intervened: Array  # [] share of steps at which the filter did not let the proposal pass
+    intervened: Array  # [] share of steps at which another action was executed than was proposed
 
 
 def performance(episodes: Episode, cfg: AgentConfig) -> Performance:
@@ -49,8 +49,13 @@ def performance(episodes: Episode, cfg: AgentConfig) -> Performance:
         safe=jax.vmap(is_safe_episode)(judged).mean(),
         violating=jax.vmap(violating_steps)(judged).mean(),
         certified=episodes.certificate.certified.mean(),
-        intervened=(episodes.certificate.source != POLICY).mean(),
+        intervened=changed(episodes).mean(),
     )
+
+
+def changed(episodes: Episode) -> Array:
+    """[E, T] bool, where the filter changed the proposal; where nothing is feasible it may still let it pass."""
+    return (jnp.abs(episodes.plan[:, 1:] - episodes.proposed) > ROUNDING).any((-2, -1))
 
 
 def merit(measured: Performance) -> np.ndarray:

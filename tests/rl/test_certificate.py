@@ -122,6 +122,24 @@ def test_one_episode_or_a_target_below_the_slack_is_refused_with_the_reason():
     assert certificate.describe(certificate.verdict(pair, jnp.ones((2, 400), bool), 0.2, TOY)).startswith("certified")
 
 
+def test_where_no_action_satisfies_the_condition_the_bound_is_what_was_observed_and_no_certificate():
+    # With exc > 0 at every step L(mu) and m cancel: bound = mean d_C + L(x_T) / (kappa T), whatever model and margin
+    # say; a larger margin would seem to promise more. L: 4, 1, 0.5; d_C: 0.1, 0.3: 0.2 + 0.5 / 2 = 0.45.
+    def bound_under(margin, predicted):
+        rows = [4.0, 1.0], predicted, [1.0, 0.5], [margin, margin], [0.1, 0.3]
+        return drift_bound(DriftTerms(*(jnp.array(row) for row in rows)), TOY)
+
+    for found in (bound_under(5.0, [2.0, 2.0]), bound_under(50.0, [0.0, 9.0])):
+        np.testing.assert_allclose([found.realised, found.bound], [0.2, 0.45], rtol=1e-4)
+    pair = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), bound_under(5.0, [2.0, 2.0]))
+    refused = certificate.verdict(pair, jnp.zeros((2, 2), bool), 0.5, TOY)
+    assert not refused.certified and refused.upper <= 0.5
+    assert refused.failing == "100% of the executed actions did not satisfy the condition"
+    assert certificate.verdict(pair, jnp.ones((2, 2), bool), 0.5, TOY).certified
+    mostly = jnp.arange(20).reshape(2, 10) > 0  # 5 % did not
+    assert certificate.verdict(pair, mostly, 0.5, TOY).certified
+
+
 def test_the_upper_limit_is_students_over_episodes():
     # Bounds 1, 2, 3: mean 2, standard error 1 / sqrt 3, t(0.95, 2) = 2.92.
     base = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), drift_bound(biased_queue(0.0)[0], TOY))

@@ -114,6 +114,14 @@ def test_where_nothing_is_feasible_a_gain_smaller_than_predictions_are_off_by_mo
     np.testing.assert_allclose(fine, 0.1, rtol=1e-4)
 
 
+def test_a_margin_below_zero_still_moves_an_action_to_the_least_excess():
+    # Nothing is feasible: the least L(mu) is 0.88^2, far above 0.25. A negative reach would leave no candidate at all.
+    worse = lambda a: 2.0 * greens_help(a)  # noqa: E731
+    action, certificate = choose(worse, jnp.full((1, 9), 0.1), margin=-0.01, cfg=SafetyConfig(resolution=1.0))
+    np.testing.assert_allclose(action, 0.6, rtol=1e-4)
+    assert not certificate.certified
+
+
 def test_projected_actions_stay_in_their_box():
     action, _ = choose(lambda a: 2.0 * greens_help(a), jnp.full((1, 9), 0.9))
     np.testing.assert_allclose(action, 1.0)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stream_jax.rl import agent as agents
-from stream_jax.rl import certificate, lyapunov, replay, verification
+from stream_jax.rl import certificate, lyapunov, replay, safety, verification
 from stream_jax.rl.constraints import Limits, violation
 from tests.rl.test_replay import episode as noise
 from tests.rl.toy_road import ADJACENCY, HORIZON, INTERSECTIONS
@@ -83,6 +83,14 @@ def test_performance_counts_safe_episodes_and_violating_steps():
     # Reward 1 everywhere but for .5 * 1.5 at one of 96 intersections and steps.
     np.testing.assert_allclose(measured.reward, 1.0 - 0.75 / 96, rtol=1e-5)
     assert verification.summary(measured)["cost_wait"] == float(measured.cost[1])
+
+
+def test_the_filter_intervened_where_another_action_was_executed_whatever_it_found_feasible():
+    plan = np.zeros_like(EPISODES.plan)
+    plan[0, 4, 1, 2] = 0.3  # one entry of one of 6 * 12 actions
+    flagged = EPISODES.certificate._replace(source=np.full((6, 12), safety.LEAST_EXCESS))
+    measured = verification.performance(EPISODES._replace(plan=plan, certificate=flagged), CFG)
+    np.testing.assert_allclose(measured.intervened, 1 / 72, rtol=1e-6)
 
 
 def test_controllers_are_judged_by_the_goal_and_charged_by_the_limits_of_learning():
