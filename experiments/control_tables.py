@@ -8,6 +8,8 @@ from experiments.table_cells import measured
 CONTROL = {
     "safety": "safe episodes",
     "violating_steps": "violating steps",
+    "steps_over_queue": "over queue",
+    "steps_over_wait": "over wait",
     "reward": "reward",
     "travel_time": "travel time, s",
     "mean_queue": "queue",

@@ -24,6 +24,7 @@ from sim.network import Network
 from sim.session import Scenario, Session, SessionConfig
 from stream_jax.rl.constraints import Limits, constraint_values, costs, physical_state
 from stream_jax.rl.reward import traffic_reward
+from stream_jax.rl.verification import COSTS
 from stream_jax.types import RoadMeasurement
 
 CONFIDENCE = 0.95
@@ -95,6 +96,7 @@ def score(episode: Episode, limits: Limits, control_s: float = 60.0) -> dict[str
         "reward": float(jax.vmap(lambda one: traffic_reward(one, control_s))(road).mean()),
         "safety": float(not (cost > 0).any()),
         "violating_steps": float((cost > 0).any(axis=1).sum()),
+        **{f"steps_over_{name}": float(steps) for name, steps in zip(COSTS, (cost > 0).sum(axis=0), strict=True)},
         "violation": float(cost.sum(axis=1).mean()),
         "mean_queue": float(value[:, 0].mean()),
         "wait": float(value[:, 1].mean()),

@@ -67,6 +67,12 @@ def test_a_step_that_waits_too_long_makes_the_episode_unsafe_and_is_counted_once
     assert found["teleports"] == 1.0
 
 
+def test_every_limit_has_its_own_count_and_a_step_that_breaks_two_counts_once_in_the_sum():
+    found = score(episode([0, 100, 150, 130], queue=12.0), Limits(queue=10.0))
+    assert [found[f"steps_over_{name}"] for name in ("queue", "wait", "served")] == [3.0, 2.0, 0.0]
+    assert found["violating_steps"] == 3.0
+
+
 def test_the_warm_up_does_not_count():
     assert score(episode([500, 100, 100]), Limits())["safety"] == 1.0
 
