@@ -90,7 +90,16 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--detectors", nargs="+", help="detectors to set beside CRFN-BY, such as pca usad:counts (none)")
     run.add_argument("--out", type=Path, help="folder of this run (runs/<dataset>-<preset>)")
     run.add_argument("--debug", action="store_true", help="show the whole trace of an error")
-    control = top.add_argument_group("control")
+    _add_control(top.add_argument_group("control"))
+    _add_raw(top.add_argument_group("where the recording comes from"))
+    _add_own_city(top.add_argument_group("your own city"))
+    spark = top.add_argument_group("Spark")
+    spark.add_argument("--master", help="Spark master URL (local[*], or spark-submit's)")
+    spark.add_argument("--memory", default="3g", help="heap of the driver and of each executor")
+    return top
+
+
+def _add_control(control: argparse._ArgumentGroup) -> None:
     control.add_argument("--levels", choices=LEVELS, nargs="+", help="levels of demand (heavy; paper preset: all)")
     control.add_argument("--episodes", type=int, metavar="N", help="episodes of each controller (the preset's number)")
     control.add_argument(
@@ -111,13 +120,17 @@ def parser() -> argparse.ArgumentParser:
         "theirs: <out>/control/controllers of a run, or results/<name>/controllers",
     )
     control.add_argument("--workers", type=int, metavar="N", help="SUMO processes side by side (one a core)")
-    raw = top.add_argument_group("where the recording comes from")
+
+
+def _add_raw(raw: argparse._ArgumentGroup) -> None:
     raw.add_argument("--raw", type=Path, help="file or folder of raw files ($STREAM_DATA_DIR/<dataset>)")
     raw.add_argument("--require-real", action="store_true", help="refuse to fall back to a synthetic twin")
     raw.add_argument("--download", action="store_true", help="fetch the official files into --raw (or <out>/raw) first")
     raw.add_argument("--events", type=Path, help="incident log: start,end,lon,lat,kind or NYPD collisions")
     raw.add_argument("--trips", choices=("foil", "uber", "tlc"), help="manhattan: which records, if several are there")
-    own = top.add_argument_group("your own city")
+
+
+def _add_own_city(own: argparse._ArgumentGroup) -> None:
     own.add_argument("--columns", help="gps: vehicle=...,time=...,lon=...,lat=...")
     own.add_argument(
         "--time-format", default="iso", help="gps: iso, unix, unix_ms or a pattern like dd/MM/yyyy HH:mm:ss"
@@ -133,10 +146,6 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument("--unit", default="vehicles per step", help="sensors: its unit")
     own.add_argument("--time-column", help="sensors: name of the time column (the first)")
     own.add_argument("--missing-value", type=float, help="sensors: a reading that means no reading, such as 0")
-    spark = top.add_argument_group("Spark")
-    spark.add_argument("--master", help="Spark master URL (local[*], or spark-submit's)")
-    spark.add_argument("--memory", default="3g", help="heap of the driver and of each executor")
-    return top
 
 
 def stages(args: argparse.Namespace) -> list[str]:
