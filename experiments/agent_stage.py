@@ -15,11 +15,12 @@ from experiments import agent_figures, agent_road, agents, final_controllers, ri
 from experiments.agent_road import CityDays, Site
 from experiments.agents import OURS, RIVALS
 from experiments.configs import experiment_config
-from experiments.evaluation import RULES, by_hour, summarise
+from experiments.controllers import REFERENCE
+from experiments.evaluation import RULES, by_hour, summarise, take_over
 from experiments.final_controllers import Controller
 from experiments.keeping import keep_surroundings
 from experiments.networks import control_folder, grid_name, network_name
-from experiments.road import CityRoad, vehicles_per_hour
+from experiments.road import CityRoad, episode_folder, vehicles_per_hour
 from experiments.system import KERNEL
 from sim.demand import DemandLevel
 from sim.loop import Episode
@@ -81,6 +82,8 @@ class LearnedControllers:
             agent, curve = self._trained(name, seed, training)
             cfg = agents.agent_config(name, self.preset, level)
             place = self.folder / level.name / self._place(name, training) / f"seed{seed}"
+            if name in RIVALS and kept_iteration(curve) == 0:  # it has kept what it began with, the default plan
+                take_over(episode_folder(self.folder, self._demand(level), REFERENCE), place)
             evaluate = rivals.evaluate_rival if name in RIVALS else agents.evaluate_agent
             episodes, verdict = evaluate(name, seed, agent, cfg, self._site(name, training), scenarios, place)
             scores = by_hour(episodes, level.limits)

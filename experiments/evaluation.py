@@ -7,6 +7,7 @@ that same indicator); violating steps are counted apart.
 
 import functools
 import hashlib
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -167,6 +168,16 @@ def scenario_digest(scenario: Scenario) -> str:
     """Names a scenario by its trips and incidents, so that what was computed for another is never taken for it."""
     facts = repr((RULES, scenario.incidents, scenario.warmup_s, scenario.duration_s, scenario.seed)).encode()
     return hashlib.sha256(Path(scenario.route_file).read_bytes() + facts).hexdigest()[:10]
+
+
+def take_over(source: Path, target: Path) -> None:
+    """Makes the episodes of one controller those of another that acts alike; what the other has already stays."""
+    target.mkdir(parents=True, exist_ok=True)
+    for path in source.glob("*.npz"):
+        if not (target / path.name).exists():
+            draft = target / f"{path.stem}.tmp"
+            shutil.copyfile(path, draft)
+            draft.replace(target / path.name)
 
 
 def save_episode(path: Path, episode: Episode) -> None:

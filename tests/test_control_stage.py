@@ -17,7 +17,7 @@ from tests.small_city import write_small_city
 
 def options(**changes) -> argparse.Namespace:
     chosen = {"preset": "smoke", "levels": ["heavy"], "episodes": 1, "workers": 1}
-    chosen |= {"grid": None, "network": None, "demand_factor": 1.0}
+    chosen |= {"grid": None, "network": None, "demand_factor": 1.0, "trained": None}
     return argparse.Namespace(**(chosen | {"controllers": ["fixed_time", "default_plan"]} | changes))
 
 

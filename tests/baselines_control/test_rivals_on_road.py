@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from data.errors import DataError
-from experiments import agent_stage, agents, control_stage, results, rivals
+from experiments import agent_stage, agents, control_stage, evaluation, results, rivals
 from experiments.agent_road import CityDays
 from experiments.baselines.control import cpo
 from experiments.baselines.control.ppo import Samples
@@ -172,8 +172,9 @@ def test_a_rival_learns_in_sumo_by_its_name_and_is_read_back(tmp_path, console, 
         preset="smoke", levels=["heavy"], episodes=1, workers=1, seeds=1, controllers=["default_plan", "ppo"]
     )
     args.demand_factor = 1.0
-    for missing in ("methods", "folds", "dataset", "grid", "network"):
+    for missing in ("methods", "folds", "dataset", "grid", "network", "trained"):
         setattr(args, missing, None)
+    monkeypatch.setattr(agent_stage, "kept_iteration", lambda _: 1)  # what has learned nothing is not driven again
     file = control_stage.control(args, tmp_path, console)
     rows = [row for row in results.read_rows(file) if row["method"] == "ppo"]
     of = {row["metric"]: row for row in rows}
@@ -188,6 +189,21 @@ def test_a_rival_learns_in_sumo_by_its_name_and_is_read_back(tmp_path, console, 
     control_stage.control(args, tmp_path, console)
     assert [path.stat().st_mtime_ns for path in kept] == times
     assert [row for row in results.read_rows(file) if row["method"] == "ppo"] == rows
+
+
+def test_a_rival_that_has_kept_its_start_has_the_episodes_of_the_default_plan(tmp_path):
+    for name, text in (("000-a.npz", b"driven"), ("001-b.npz", b"driven too")):
+        (tmp_path / "default").mkdir(exist_ok=True)
+        (tmp_path / "default" / name).write_bytes(text)
+    (tmp_path / "rival").mkdir()
+    (tmp_path / "rival" / "000-a.npz").write_bytes(b"its own")
+    evaluation.take_over(tmp_path / "default", tmp_path / "rival")
+    found = {path.name: path.read_bytes() for path in (tmp_path / "rival").iterdir()}
+    assert found == {"000-a.npz": b"its own", "001-b.npz": b"driven too"}
+    curve = [{"kind": "validation", "iteration": 0, "is_kept": True}]
+    worse = {"kind": "validation", "iteration": 3, "is_kept": False}
+    assert agent_stage.kept_iteration([*curve, worse]) == 0
+    assert agent_stage.kept_iteration([*curve, worse | {"is_kept": True}]) == 3
 
 
 def test_rivals_are_not_in_the_default_list():
