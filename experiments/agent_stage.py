@@ -45,7 +45,9 @@ class LearnedControllers:
         road: CityRoad,
         workers: int,
         console: Console,
+        names: list[str],
     ) -> None:
+        """Says what is missing, of the controllers `names` or upstream, before anything is computed."""
         self.dataset, self.out, self.cfg = dataset, out, experiment_config(args)
         self.preset, self.seeds, self.workers = args.preset, args.seeds or agents.SEEDS[args.preset], workers
         self.cities: dict[str, tuple[System, CityDays]] = {}
@@ -54,13 +56,9 @@ class LearnedControllers:
         self.network, self.factor, self.here = args.network, args.demand_factor, network_name(args) or grid_name(args)
         self.source: Path | None = args.trained  # folder of final controllers that drive as they are
         self.origins: dict[str, str] = {}  # networks on which those have learned
-        self._city(OURS)  # what is missing upstream is said before anything is driven
-
-    def check(self, names: list[str]) -> None:
-        """Refuses to begin where a controller that should drive as it is is not there."""
-        for name in names if self.source else ():
-            for path in self._files(name):
-                final_controllers.content(path)
+        for path in [path for name in names for path in self._files(name)] if self.source else ():
+            final_controllers.content(path)
+        self._city(OURS)
 
     def rows(
         self,

@@ -75,9 +75,7 @@ def control(args: argparse.Namespace, out: Path, console: Console) -> Path:
     rows_file = out / "results" / dataset.manifest["dataset"] / "control.jsonl"
     common = run_facts(args, dataset.manifest)
     found: dict[tuple[str, str], list[Episode]] = {}
-    team = LearnedControllers(dataset, out, args, road, workers_of(args), console) if learned else None
-    if team is not None:
-        team.check(learned)
+    team = LearnedControllers(dataset, out, args, road, workers_of(args), console, learned) if learned else None
     training, is_judged = DEMAND_LEVELS[TRAINING_LEVEL], OURS in learned
     for level in (DEMAND_LEVELS[name] for name in chosen_levels(args.levels or preset.levels)):
         rate = vehicles_per_hour(level, len(road.network.ids), args.demand_factor)
