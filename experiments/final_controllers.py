@@ -15,6 +15,7 @@ import numpy as np
 
 from data.errors import DataError
 from data.spark_etl import shards
+from stream_jax.checkpoint import first_difference
 
 FOLDER = "controllers"  # of a control stage and of published results
 ABOUT = "about"  # the one entry that is no weight
@@ -69,7 +70,8 @@ def read(path: Path, like: Any, config: dict) -> Controller:
         raise DataError(f"{path} is damaged or no controller; get it again, or leave --trained out.") from None
     known = json.loads(json.dumps(config))
     if found.config != known:
-        raise DataError(f"{path} was learned with other settings ({_difference(found.config, known)}); learn it again.")
+        difference = first_difference(found.config, known)
+        raise DataError(f"{path} was learned with other settings ({difference}); learn it again.")
     wanted = _named(like)
     if _sizes(arrays) != _sizes(wanted):
         raise DataError(f"{path} holds weights of other sizes than this version's; learn it again.")
@@ -86,14 +88,3 @@ def _named(tree: Any) -> dict[str, np.ndarray]:
 def _sizes(arrays: dict[str, np.ndarray]) -> dict[str, tuple]:
     """Shapes and types; a file keeps a single number as an array of one."""
     return {name: (np.atleast_1d(leaf).shape, leaf.dtype) for name, leaf in arrays.items()}
-
-
-def _difference(found: dict, wanted: dict, before: str = "") -> str:
-    """The first setting in which two configs differ, in words."""
-    for name in sorted(found.keys() | wanted.keys()):
-        theirs, ours = found.get(name), wanted.get(name)
-        if isinstance(theirs, dict) and isinstance(ours, dict) and theirs != ours:
-            return _difference(theirs, ours, f"{before}{name}.")
-        if theirs != ours:
-            return f"{before}{name} was {theirs!r}, now {ours!r}"
-    return "none"

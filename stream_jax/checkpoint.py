@@ -147,8 +147,9 @@ def _read(folder: Path, kind: str, made: type, data_hash: str | None, config: An
             f"run the {stage} stage on this dataset."
         )
     if config is not None and found != config:
+        difference = first_difference(dataclasses.asdict(found), dataclasses.asdict(config))
         raise ValueError(
-            f"The checkpoint in {folder} was trained with another config ({_difference(found, config)}); "
+            f"The checkpoint in {folder} was trained with another config ({difference}); "
             f"run the {stage} stage with this one."
         )
     return made(params, conformal, found, meta["data_hash"])
@@ -207,12 +208,12 @@ def _digest(leaves: dict[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def _difference(found: Any, wanted: Any, path: str = "") -> str:
-    """The first field in which two configs differ, in words."""
-    for field in dataclasses.fields(found):
-        ours, theirs = getattr(found, field.name), getattr(wanted, field.name)
-        if ours != theirs:
-            if dataclasses.is_dataclass(ours):
-                return _difference(ours, theirs, f"{path}{field.name}.")
-            return f"{path}{field.name} is {ours!r}, not {theirs!r}"
+def first_difference(found: dict, wanted: dict, path: str = "") -> str:
+    """The first setting in which two configs differ, in words; configs as `dataclasses.asdict` gives them."""
+    for name in dict.fromkeys((*found, *wanted)):
+        theirs, ours = found.get(name), wanted.get(name)
+        if isinstance(theirs, dict) and isinstance(ours, dict) and theirs != ours:
+            return first_difference(theirs, ours, f"{path}{name}.")
+        if theirs != ours:
+            return f"{path}{name} is {theirs!r}, not {ours!r}"
     return "another type"

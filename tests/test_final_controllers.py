@@ -54,7 +54,7 @@ def test_whatever_acts_comes_back_to_the_bit_also_for_a_road_of_another_size(nam
         (lambda path: path.write_bytes(path.read_bytes()[:50]), "is damaged or no controller"),
         (lambda path: np.savez(path, w=np.zeros(2)), "is damaged or no controller"),
         (lambda path: np.savez(path, about=np.array([{}], dtype=object)), "is damaged or no controller"),
-        (lambda path: stored(path, {"ppo": {"clip": 0.3}}, {"w": jnp.ones(2)}), r"\(ppo.clip was 0.3, now 0.2\)"),
+        (lambda path: stored(path, {"ppo": {"clip": 0.3}}, {"w": jnp.ones(2)}), r"\(ppo.clip is 0.3, not 0.2\)"),
         (lambda path: stored(path, {"ppo": {"clip": 0.2}}, {"w": jnp.ones(3)}), "weights of other sizes"),
         (lambda path: stored(path, {"ppo": {"clip": 0.2}}, {"v": jnp.ones(2)}), "weights of other sizes"),
     ],
