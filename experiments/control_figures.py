@@ -72,19 +72,29 @@ def trade_off(rows: list[dict]) -> Figure:
 
 
 def learning_curves(rows: list[dict]) -> Figure:
-    """Validation of every learner over the share of its budget: violating steps and traffic reward, mean over seeds."""
-    figure = Figure(figsize=(11, 3.8), layout="constrained")
+    """Validation over the share of the budget, mean over seeds: all methods, and below ours beside its ablations.
+
+    The second row has a scale of its own, in which ablations can be told apart; it is there where one was run.
+    """
     names = {"violating": "violating steps of an episode", "traffic": "traffic reward per step"}
-    for axes, (metric, title) in zip(figure.subplots(1, 2), names.items(), strict=True):
-        for place, (method, points) in enumerate(validations(rows, metric).items()):
-            x, seen = list(points), list(points.values())
-            style = {"color": f"C{place % 10}", "linestyle": ("-", "--", ":")[place // 10 % 3]}
-            axes.plot(x, [np.mean(values) for values in seen], marker="o", markersize=3, label=method, **style)
-            axes.fill_between(
-                x, *([f(values) for values in seen] for f in (min, max)), color=f"C{place % 10}", alpha=0.08
-            )
-        axes.set(xlabel="share of the simulated steps", title=title)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
+    learners = list(validations(rows, "violating"))
+    ablated = {method.partition(":")[0] for method in learners if ":" in method}
+    groups = [[method for method in learners if ":" not in method]]
+    groups += [[method for method in learners if method.partition(":")[0] in ablated]] * bool(ablated)
+    figure = Figure(figsize=(11, 3.6 * len(groups)), layout="constrained")
+    places = figure.subplots(len(groups), 2, squeeze=False)
+    for column, (metric, title) in enumerate(names.items()):
+        found = validations(rows, metric)
+        for axes, group in zip(places[:, column], groups, strict=True):
+            for place, method in enumerate(sorted(group)):
+                x, seen = list(found[method]), list(found[method].values())
+                style = {"color": f"C{place % 10}", "linestyle": ("-", "--", ":")[place // 10 % 3]}
+                axes.plot(x, [np.mean(values) for values in seen], marker="o", markersize=3, label=method, **style)
+                band = ([extreme(values) for values in seen] for extreme in (min, max))
+                axes.fill_between(x, *band, color=f"C{place % 10}", alpha=0.08)
+            axes.set(xlabel="share of the simulated steps", title=title)
+    for axes in places[:, -1]:
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7)
     figure.suptitle(f"{city_of(rows[0])}: validation while learning; bands from seed to seed", fontsize=10)
     return figure
 

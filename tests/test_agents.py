@@ -68,6 +68,21 @@ def test_learning_curves_count_simulated_steps_and_keep_validations_apart():
     assert found == {OURS: {0.5: [4.0, 5.0], 1.0: [3.0, 4.0]}}
 
 
+@pytest.mark.parametrize(
+    ("methods", "drawn"),
+    [
+        ([OURS, "ppo"], [{OURS, "ppo"}]),
+        ([f"{OURS}:soft_1", "ppo", OURS], [{OURS, "ppo"}, {OURS, f"{OURS}:soft_1"}]),
+    ],
+)
+def test_learning_curves_of_ablations_stand_beside_ours_on_a_scale_of_their_own(methods, drawn):
+    common = {"metric": "curve", "seed": 0, "kind": "validation", "violating": 3.0, "traffic": 0.1}
+    common |= {"dataset": "synthetic", "data": "synthetic"}
+    figure = control_figures.learning_curves([common | {"method": method} for method in methods])
+    seen = [{line.get_label() for line in axes.get_lines()} for axes in figure.axes]
+    assert seen == [names for names in drawn for _ in range(2)]
+
+
 @pytest.mark.parametrize("preset", ["smoke", "default", "paper"])
 def test_rivals_are_validated_as_often_as_ours_and_drive_at_least_as_many_episodes(preset):
     ours, rival = (agents.agent_config(name, preset, HEAVY) for name in (OURS, "cpo"))
