@@ -74,13 +74,14 @@ def trade_off(rows: list[dict]) -> Figure:
 def learning_curves(rows: list[dict]) -> Figure:
     """Validation over the share of the budget, mean over seeds: all methods, and below ours beside its ablations.
 
-    The second row has a scale of its own, in which ablations can be told apart; it is there where one was run.
+    The second row has a scale of its own, in which ablations can be told apart; a row without learners is left out.
     """
     names = {"violating": "violating steps of an episode", "traffic": "traffic reward per step"}
     learners = list(validations(rows, "violating"))
     ablated = {method.partition(":")[0] for method in learners if ":" in method}
-    groups = [[method for method in learners if ":" not in method]]
-    groups += [[method for method in learners if method.partition(":")[0] in ablated]] * bool(ablated)
+    whole = [method for method in learners if ":" not in method]
+    beside = [method for method in learners if method.partition(":")[0] in ablated]
+    groups = [group for group in (whole, beside) if group]
     figure = Figure(figsize=(11, 3.6 * len(groups)), layout="constrained")
     places = figure.subplots(len(groups), 2, squeeze=False)
     for column, (metric, title) in enumerate(names.items()):

@@ -72,6 +72,7 @@ def test_learning_curves_count_simulated_steps_and_keep_validations_apart():
     ("methods", "drawn"),
     [
         ([OURS, "ppo"], [{OURS, "ppo"}]),
+        ([f"{OURS}:soft_1"], [{f"{OURS}:soft_1"}]),
         ([f"{OURS}:soft_1", "ppo", OURS], [{OURS, "ppo"}, {OURS, f"{OURS}:soft_1"}]),
     ],
 )
