@@ -16,7 +16,7 @@ from experiments.agent_road import CityDays, Site
 from experiments.agents import OURS, RIVALS
 from experiments.configs import experiment_config
 from experiments.controllers import REFERENCE
-from experiments.evaluation import RULES, by_hour, summarise, take_over
+from experiments.evaluation import NOTHING, RULES, Scores, by_hour, hourly, summarise, take_over
 from experiments.final_controllers import Controller
 from experiments.keeping import keep_surroundings
 from experiments.networks import control_folder, grid_name, network_name
@@ -55,6 +55,7 @@ class LearnedControllers:
         self.road, self.console, self.folder = road, console, control_folder(out, network_name(args))
         self.network, self.factor, self.here = args.network, args.demand_factor, network_name(args) or grid_name(args)
         self.source: Path | None = args.trained  # folder of final controllers that drive as they are
+        self.hours: dict[str, Scores] = {}  # of ours, mean over seeds, by level
         self.origins: dict[str, str] = {}  # networks on which those have learned
         for path in [path for name in names for path in self._files(name)] if self.source else ():
             final_controllers.content(path)
@@ -66,16 +67,16 @@ class LearnedControllers:
         level: DemandLevel,
         training: DemandLevel,
         scenarios: list[Scenario],
-        reference: dict[int, dict],
+        reference: Scores,
         is_judged: bool,
     ) -> list[dict]:
         """Results of one method at one level: means over seeds and episodes, each seed's own, and its certificate.
 
         Args:
-            reference: scores of the default plan by hour.
+            reference: scores of the default plan by hour; those of ours are known if ours comes before.
             is_judged: whether our L looks at the episodes, see `judgement`.
         """
-        everything, pairs, rows = [], [], []
+        drives, rows = [], []
         for seed in range(self.seeds):
             agent, curve = self._trained(name, seed, training)
             cfg = agents.agent_config(name, self.preset, level)
@@ -85,8 +86,7 @@ class LearnedControllers:
             evaluate = rivals.evaluate_rival if name in RIVALS else agents.evaluate_agent
             episodes, verdict = evaluate(name, seed, agent, cfg, self._site(name, training), scenarios, place)
             scores = by_hour(episodes, level.limits)
-            everything += scores.values()
-            pairs += [reference.get(hour) for hour in scores]
+            drives.append(scores)
             facts = seed_facts(list(scores.values()), curve, cfg, scenarios[0])
             facts |= {f"certificate_{part}": value for part, value in verdict.items()}
             if is_judged and episodes:
@@ -96,12 +96,17 @@ class LearnedControllers:
                 rows += [{"metric": "curve", "seed": seed, "episodes": driven(point, cfg), **point} for point in curve]
                 if name == OURS and seed == 0 and episodes:
                     agent_figures.draw_all(self.folder, curve, episodes, place, self.road, level.limits)
-        if not everything:
+        if not any(drives):
             return []
+        references = {"default": reference}
+        if name == OURS:
+            self.hours[level.name] = hourly(drives)
+        else:
+            references["ours"] = self.hours.get(level.name, NOTHING)
         common = {"method": name, "level": level.name, "vehicles_per_hour": self._demand(level)}
         if not self._is_from_here(name):
             common["trained_on"] = self.origins[name]
-        pooled = summarise(everything, level.limits, pairs)
+        pooled = summarise(drives, level.limits, references)
         return [common | row for row in pooled + rows]
 
     def judgement(self, episodes: list[Episode], level: DemandLevel, training: DemandLevel) -> float:

@@ -16,7 +16,7 @@ from experiments import control_figures, results
 from experiments.agent_stage import TRAINING_LEVEL, LearnedControllers
 from experiments.agents import OURS, VARIANTS
 from experiments.controllers import NAMES, REFERENCE, check_controllers, make_method
-from experiments.evaluation import by_hour, evaluate, summarise
+from experiments.evaluation import NOTHING, Scores, by_hour, evaluate, summarise
 from experiments.networks import SIDES, city_of, control_folder, grid_side, network_name
 from experiments.road import (
     TEST_SEEDS,
@@ -87,11 +87,11 @@ def control(args: argparse.Namespace, out: Path, console: Console) -> Path:
             found[level.name, name] = evaluate(method, scenarios, place, workers_of(args), console)
             write(rows_file, [common | row for row in level_rows(found, level, name, rate)], level)
         reference = by_hour(found.get((level.name, REFERENCE), []), level.limits)
-        for name in learned:
+        for name in sorted(learned, key=lambda name: name != OURS):  # the others are compared with it
             rows = team.rows(name, level, training, scenarios, reference, is_judged)
             write(rows_file, [common | row for row in rows], level)
         for name in names if is_judged else ():  # again, now that there is an L to judge them by
-            rows = level_rows(found, level, name, rate)
+            rows = level_rows(found, level, name, rate, team.hours.get(level.name, NOTHING))
             if rows:
                 share = team.judgement(found[level.name, name], level, training)
                 rows.append(facts_of(rows[0]) | {"metric": "decrease_under_ours", "value": share})
@@ -154,18 +154,21 @@ def workers_of(args: argparse.Namespace) -> int:
     return args.workers or os.cpu_count() or 1
 
 
-def level_rows(found: dict[tuple[str, str], list[Episode]], level: DemandLevel, name: str, rate: float) -> list[dict]:
-    """Rows of one method at one level, with paired differences to the default plan over the hours that both drove.
+def level_rows(
+    found: dict[tuple[str, str], list[Episode]], level: DemandLevel, name: str, rate: float, ours: Scores = NOTHING
+) -> list[dict]:
+    """Rows of one method at one level, with paired differences over the hours that both drove.
 
-    Args: rate: vehicles per hour that were driven.
+    Args:
+        rate: vehicles per hour that were driven.
+        ours: hour by hour, where ours was driven.
     """
     scores = by_hour(found[level.name, name], level.limits)
     if not scores:
         return []
     theirs = by_hour(found.get((level.name, REFERENCE), []), level.limits) if name != REFERENCE else {}
-    reference = [theirs.get(hour) for hour in scores] if theirs else ()
     facts = {"method": name, "level": level.name, "vehicles_per_hour": rate}
-    return [facts | row for row in summarise(list(scores.values()), level.limits, reference)]
+    return [facts | row for row in summarise([scores], level.limits, {"default": theirs, "ours": ours})]
 
 
 def facts_of(row: dict) -> dict:

@@ -64,7 +64,7 @@ def sweep_one(
         {"metric": f"mean_queue_q{100 * level:.0f}", "value": float(value), "episodes": len(scores)}
         for level, value in zip(QUEUES, queues, strict=True)
     ]
-    return summarise(scores, Limits()) + spread
+    return summarise([dict(enumerate(scores))], Limits()) + spread
 
 
 def draw(rows: list[dict]) -> Figure:

@@ -8,7 +8,8 @@ that same indicator); violating steps are counted apart.
 import functools
 import hashlib
 import shutil
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +32,9 @@ from stream_jax.types import RoadMeasurement
 CONFIDENCE = 0.95
 RULES = 2  # of how an episode is driven: a controller drives its warm-up too; episodes of other rules are not read
 MEDIANS = ("longest_wait", "travel_time")  # which a gridlock moves less than the mean
-PAIRED = ("reward", "travel_time", "violating_steps")  # compared with the reference method episode by episode
+PAIRED = ("safety", "reward", "travel_time", "violating_steps")  # compared with another method hour by hour
+Scores = dict[int, dict[str, float]]  # of one seed, by the episode's place among the scenarios
+NOTHING: Scores = {}
 
 
 class Method(NamedTuple):
@@ -109,41 +112,67 @@ def score(episode: Episode, limits: Limits, control_s: float = 60.0) -> dict[str
 
 
 def summarise(
-    scores: list[dict[str, float]], limits: Limits, reference: Sequence[dict[str, float] | None] = ()
+    drives: Sequence[Scores], limits: Limits, references: Mapping[str, Scores] = types.MappingProxyType({})
 ) -> list[dict]:
     """One row per metric: mean over episodes with a 95 % interval (Wilson's for safety, Student's else).
 
+    What varies is the hour: seeds of a method meet the same hours and do much the same in them, or the very same where
+    they kept what they began with. Intervals are therefore over hours, each the mean of its seeds.
+
     Args:
-        reference: scores of the default plan in the hour of each of the episodes, for paired differences; None where it
-            has none, and nothing at all leaves them out.
+        drives: scores of every seed.
+        references: what to pair with hour by hour, by the name that ends the metrics' names.
     """
     limit = {"mean_queue": limits.queue, "wait": limits.wait, "longest_wait": limits.wait, "served": limits.served}
+    hours, episodes = hourly(drives), sum(len(scores) for scores in drives)
+
+    def row(metric: str, value: float, bounds: tuple[float, float], count: int = len(hours)) -> dict:
+        found = {"metric": metric, "value": float(value), "lower": bounds[0], "upper": bounds[1], "hours": count}
+        of = metric.removesuffix("_median")
+        return found | {"episodes": episodes} | ({"limit": limit[of]} if of in limit else {})
+
     rows = []
-    for name in scores[0]:
-        values = np.array([one[name] for one in scores])
-        low, high = wilson(int(values.sum()), len(values)) if name == "safety" else results.student(values)
-        row = {"metric": name, "value": float(values.mean()), "lower": low, "upper": high, "episodes": len(values)}
-        rows.append(row | ({"limit": limit[name]} if name in limit else {}))
+    for name in next(iter(hours.values())):
+        values = np.array([one[name] for one in hours.values()])
+        bounds = shared_wilson(values, episodes) if name == "safety" else results.student(values)
+        rows.append(row(name, np.mean([one[name] for scores in drives for one in scores.values()]), bounds))
     for name in MEDIANS:
-        value, low, high = median([one[name] for one in scores])
-        row = {"metric": f"{name}_median", "value": value, "lower": low, "upper": high, "episodes": len(scores)}
-        rows.append(row | ({"limit": limit[name]} if name in limit else {}))
-    pairs = [(ours, theirs) for ours, theirs in zip(scores, reference, strict=True) if theirs] if reference else []
-    if pairs:
-        for name in PAIRED:
-            gap = np.array([ours[name] - theirs[name] for ours, theirs in pairs])
-            low, high = results.student(gap)
-            row = {"metric": f"{name}_minus_default", "value": float(gap.mean()), "lower": low, "upper": high}
-            rows.append(row | {"episodes": len(gap)})
+        value, low, high = median([one[name] for one in hours.values()])
+        rows.append(row(f"{name}_median", value, (low, high)))
+    for reference, theirs in references.items():
+        both = hours.keys() & theirs.keys()
+        for name in PAIRED if both else ():
+            gap = np.array([hours[hour][name] - theirs[hour][name] for hour in sorted(both)])
+            rows.append(row(f"{name}_minus_{reference}", gap.mean(), results.student(gap), len(gap)))
     return rows
 
 
-def by_hour(episodes: Sequence[Episode], limits: Limits) -> dict[int, dict[str, float]]:
+def hourly(drives: Sequence[Scores]) -> Scores:
+    """Scores of each hour, mean over the seeds that finished it."""
+    hours = sorted({hour for scores in drives for hour in scores})
+    found = {hour: [scores[hour] for scores in drives if hour in scores] for hour in hours}
+    return {hour: {name: float(np.mean([o[name] for o in of])) for name in of[0]} for hour, of in found.items()}
+
+
+def by_hour(episodes: Sequence[Episode], limits: Limits) -> Scores:
     """Scores by the episode's place among the scenarios: those that failed have none."""
     return {episode.index: score(episode, limits) for episode in episodes}
 
 
-def wilson(successes: int, trials: int) -> tuple[float, float]:
+def shared_wilson(shares: np.ndarray, trials: int) -> tuple[float, float]:
+    """Wilson's interval of the mean of each hour's share, for the number of episodes that they are worth (Kish, 1965).
+
+    All of them if seeds agree within an hour no more than between hours; as many as hours if they always agree, or if
+    nothing can be told because all shares are 0 or all are 1.
+    """
+    share, hours = float(np.mean(shares)), len(shares)
+    spread = float(np.var(shares, ddof=1)) if hours > 1 else 0.0
+    worth = hours * share * (1.0 - share) / spread if spread > 0 else 0.0
+    effective = min(max(worth, hours), trials)
+    return wilson(share * effective, effective)
+
+
+def wilson(successes: float, trials: float) -> tuple[float, float]:
     """Wilson's 95 % interval of a share; never empty, and right at 0 and 1 too."""
     z = scipy.stats.norm.ppf(0.5 + CONFIDENCE / 2)
     share, spread = successes / trials, z**2 / trials

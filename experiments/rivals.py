@@ -71,11 +71,11 @@ def settings(name: str, cfg: AgentConfig) -> PPORivalConfig | CPOConfig | SACCon
     return LambdaConfig(
         cfg.policy,
         cfg.ppo,
-        PosteriorConfig(cfg.world.hidden, cfg.world.layers, training.learning_rate, training.batch, every=40),
+        PosteriorConfig(cfg.world.hidden, cfg.world.layers, training.learning_rate, training.batch),
         worlds=cfg.world.members,
         horizon=cfg.world.horizon,
         passes=passes,
-        world_passes=training.epochs / 2,  # ours passes over what it remembers so far, on average half of it all
+        world_passes=training.epochs,
         penalty=cfg.ppo.multiplier_rate,  # so that prices rise as fast as ours
         penalty_growth=1e-5,
     )

@@ -1,9 +1,9 @@
-"""Scores and their intervals: worked by hand, counted as the audit asks, and read back as they were written."""
+"""Scores and their intervals: worked by hand, counted once a step, and read back as they were written."""
 
 import numpy as np
 import pytest
 
-from experiments.evaluation import median, read_episode, save_episode, score, summarise, wilson
+from experiments.evaluation import median, read_episode, save_episode, score, shared_wilson, summarise, wilson
 from experiments.results import student
 from sim.loop import Episode
 from sim.session import Scenario
@@ -84,25 +84,54 @@ def test_a_queue_limit_that_binds_is_seen():
     np.testing.assert_allclose(found["violation"], 0.5, rtol=1e-5)
 
 
-def test_summary_pairs_episodes_with_the_reference():
-    slow = [score(episode([0, wait, 0]), Limits()) for wait in (130.0, 140.0)]
-    fast = [score(episode([0, wait, 0]), Limits()) for wait in (130.0, 20.0)]
-    rows = {row["metric"]: row for row in summarise(fast, Limits(), slow)}
+def drive(*waits: float) -> dict[int, dict[str, float]]:
+    """Scores of hours 0, 1, ... with these longest waits."""
+    return {hour: score(episode([0, wait, 0]), Limits()) for hour, wait in enumerate(waits)}
+
+
+def test_summary_pairs_hours_with_the_reference():
+    rows = {row["metric"]: row for row in summarise([drive(130.0, 20.0)], Limits(), {"default": drive(130.0, 140.0)})}
     assert rows["safety"]["value"] == 0.5 and rows["safety"]["episodes"] == 2
     assert rows["violating_steps_minus_default"]["value"] == -0.5
+    assert rows["safety_minus_default"]["value"] == 0.5
     assert rows["longest_wait"]["limit"] == 120.0 and rows["mean_queue"]["limit"] == 50.0
 
 
 def test_an_hour_that_one_of_both_did_not_finish_is_in_no_pair():
-    ours = [score(episode([0, wait, 0]), Limits()) for wait in (130.0, 20.0, 130.0)]
-    theirs = [None, *(score(episode([0, 140.0, 0]), Limits()) for _ in range(2))]
-    rows = {row["metric"]: row for row in summarise(ours, Limits(), theirs)}
-    assert (rows["violating_steps_minus_default"]["value"], rows["violating_steps_minus_default"]["episodes"]) == (
-        -0.5,
-        2,
-    )
+    theirs = drive(130.0, 140.0, 140.0)
+    del theirs[0]
+    ours = [drive(130.0, 20.0, 130.0)]
+    rows = {row["metric"]: row for row in summarise(ours, Limits(), {"ours": theirs})}
+    assert (rows["violating_steps_minus_ours"]["value"], rows["violating_steps_minus_ours"]["hours"]) == (-0.5, 2)
     assert rows["safety"]["episodes"] == 3
-    assert not any(row["metric"].endswith("_minus_default") for row in summarise(ours, Limits(), [None] * 3))
+    assert not any("_minus_" in row["metric"] for row in summarise(ours, Limits(), {"default": {}}))
+
+
+def test_seeds_that_do_the_same_tell_no_more_than_one():
+    one, other = drive(130.0, 20.0, 30.0, 40.0), drive(20.0, 130.0, 150.0, 20.0)
+    alone, copies = (summarise([one] * count, Limits(), {"default": other}) for count in (1, 3))
+    for single, copied in zip(alone, copies, strict=True):
+        assert copied == single | {"episodes": 12}
+
+
+def test_safety_of_seeds_that_agree_by_chance_alone_has_the_interval_of_all_episodes():
+    # Hour means of five seeds vary as p (1 - p) / 5 then: here 0.2 and 0.8, whose variance over 40 hours is .0923,
+    # against .25 / 5 = .05. The forty hours are worth 40 * .25 / .0923 = 108.3 of the 200 episodes.
+    shares = np.tile([0.2, 0.8], 20)
+    np.testing.assert_allclose(shared_wilson(shares, 200), wilson(0.5 * 108.333, 108.333), rtol=1e-4)
+    assert shared_wilson(np.full(40, 0.5), 200) == wilson(20, 40)  # nothing to tell the agreement by
+    assert shared_wilson(np.ones(40), 200) == wilson(40, 40)
+
+
+def test_intervals_of_safety_cover_when_hours_are_shared():
+    # Hours that are safe with probability .9 or .2, half of each, and three seeds in each of twenty hours: of 2000 such
+    # tables 95 % should hold the mean of .55. Wilson's interval of sixty independent episodes holds it in 83 %.
+    draws = np.random.default_rng(0)
+    chance = draws.choice([0.9, 0.2], size=(2000, 20))
+    shares = draws.binomial(3, chance) / 3.0
+    held = [low <= 0.55 <= high for low, high in (shared_wilson(one, 60) for one in shares)]
+    naive = [low <= 0.55 <= high for low, high in (wilson(60 * one.mean(), 60) for one in shares)]
+    assert np.mean(held) > 0.93 > 0.9 > np.mean(naive)  # a standard error of 2000 draws at .95 is .005
 
 
 def test_an_episode_is_read_back_as_it_was_written(tmp_path):

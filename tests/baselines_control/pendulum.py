@@ -52,12 +52,17 @@ def upright_circle(state, _, predicted):
     return jnp.concatenate([predicted[:, :2] / length, jnp.clip(predicted[:, 2:], -1.0, 1.0)], axis=-1)
 
 
+def credited(paid, state, action, _):
+    return jnp.concatenate([paid[:, None], effort(state, action, _)[None]], axis=-1)
+
+
 TASK = Task(
     actions=1,
     costs=1,
     observe=lambda state: state,
     reward=reward,
-    credited=lambda paid, state, action, _: jnp.concatenate([paid[:, None], effort(state, action, _)[None]], axis=-1),
+    credited=credited,
+    own=credited,
     charged=effort,
     inputs=lambda state, action: jnp.concatenate([state, action], axis=-1),
     predicted=lambda state: state,

@@ -11,7 +11,7 @@ import pytest
 from experiments.baselines.control import la_mbda, posterior
 from experiments.baselines.control.la_mbda import LambdaConfig, Prices
 from experiments.baselines.control.posterior import PosteriorConfig
-from experiments.baselines.control.task import measure_units
+from experiments.baselines.control.task import measure_units, remembered
 from stream_jax.rl.policy import PolicyConfig
 from stream_jax.rl.ppo import PPOConfig
 from tests.baselines_control import pendulum
@@ -21,14 +21,12 @@ LIMIT = 0.08
 CFG = LambdaConfig(
     PolicyConfig(hidden=32, std=0.6, std_bounds=(0.1, 1.0), gain=0.0),
     PPOConfig(discount=0.97, trace=0.95, minibatch=128, cost_limit=LIMIT, learning_rate=2e-3, critic_rate=3e-3),
-    PosteriorConfig(hidden=32, learning_rate=3e-3, batch=64, every=20),
+    PosteriorConfig(hidden=32, learning_rate=3e-3, batch=64),
     starts=16,
     passes=13.0,
-    world_passes=1.5,
+    world_passes=10.0,
 )
-SMALL = dataclasses.replace(
-    CFG, world=PosteriorConfig(hidden=16, batch=32, every=5), horizon=4, starts=6, world_passes=20.0
-)
+SMALL = dataclasses.replace(CFG, world=PosteriorConfig(hidden=16, batch=32), horizon=4, starts=6, world_passes=20.0)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +36,7 @@ def fitted():
     moved = jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(KEY, leaf.shape), learner.params)
     learner = learner._replace(params=moved)
     rollouts = driven(KEY, learner)
-    fit = jax.jit(lambda key, world: la_mbda.fit_world(key, world, rollouts, pendulum.TASK, SMALL))
+    fit = jax.jit(lambda key, world: la_mbda.fit_world(key, world, rollouts, 8, pendulum.TASK, SMALL))
     learner = learner._replace(world=fit(KEY, learner.world))
     return learner, rollouts, jax.jit(lambda some: measure_units(pendulum.TASK, some))(rollouts)
 
@@ -67,6 +65,17 @@ def test_the_pendulum_is_swung_up_within_the_limit_on_effort():
     score, effort = pendulum.evaluate(la_mbda, CFG, learner)
     assert score > -300 and effort < LIMIT
     assert curve[:2, 1].max() > 2.0 * LIMIT  # the first policies break the limit
+
+
+def test_rollouts_that_fill_up_the_memory_are_not_learned_from_more_often():
+    # 20 passes over two rollouts of 200 steps in batches of 32 are 250 steps, ten snapshots 12 apart at the end of them
+    # (round(0.5 * 250 / 10)), whether the memory holds the two once or eight times.
+    learner = la_mbda.start(KEY, pendulum.TASK, pendulum.BLANK, SMALL)
+    two = jax.tree.map(lambda leaf: leaf[:2], driven(KEY, learner))
+    fit = jax.jit(lambda world, memory: la_mbda.fit_world(KEY, world, memory, 2, pendulum.TASK, SMALL))
+    for count in (2, 16):
+        world = fit(learner.world, remembered([two], count))
+        assert {int(leaf) for leaf in jax.tree.leaves(world.optimiser) if leaf.ndim == 0} == {250}
 
 
 def test_hope_and_fear_are_at_least_the_mean_over_the_worlds_and_at_least_the_least(fitted):

@@ -11,6 +11,7 @@ import optax
 from experiments.baselines.control import sac_lagrangian as sac
 from experiments.baselines.control import squashed_policy
 from experiments.baselines.control.sac_lagrangian import SACConfig
+from experiments.baselines.control.task import Units
 from stream_jax.rl.policy import PolicyConfig
 from stream_jax.rl.ppo import PPOConfig
 from tests.baselines_control import pendulum
@@ -20,7 +21,7 @@ LIMIT = 0.1
 POLICY = PolicyConfig(hidden=32, std=0.6, std_bounds=(0.1, 1.0), gain=0.0)
 CFG = SACConfig(
     POLICY,
-    PPOConfig(discount=0.97, minibatch=128, cost_limit=LIMIT, multiplier_rate=0.002),
+    PPOConfig(discount=0.97, minibatch=128, cost_limit=LIMIT),
     passes=64.0,
     learning_rate=1e-3,
     critic_rate=2e-3,
@@ -71,15 +72,23 @@ def test_the_temperature_leads_the_entropy_to_its_target():
 
 
 def test_prices_rise_while_a_cost_is_above_its_limit_and_fall_below():
-    cfg = dataclasses.replace(SMALL, ppo=dataclasses.replace(SMALL.ppo, multiplier_rate=0.05))
-    learner = sac.start(KEY, pendulum.TASK, pendulum.BLANK, cfg)
-    step = jax.jit(lambda learner, cost: sac.update(KEY, learner, rows(KEY), cost, cfg)[0])
-    raised = step(step(learner, jnp.array([0.5])), jnp.array([0.5]))
+    cfg = dataclasses.replace(SMALL, price_step=0.05)
+    step = lambda prices, cost: sac.repriced(prices, jnp.array([cost]), cfg)  # noqa: E731
+    raised = step(step(jnp.zeros(1), 0.5), 0.5)
     # Two steps of 0.05 times 0.5 - 0.1, then one of 0.05 times -0.1.
-    np.testing.assert_allclose(raised.multipliers, [0.04], rtol=1e-4)
-    lowered = step(raised, jnp.array([0.0]))
-    np.testing.assert_allclose(lowered.multipliers, [0.035], rtol=1e-4)
-    assert float(step(learner, jnp.array([0.0])).multipliers[0]) == 0.0
+    np.testing.assert_allclose(raised, [0.04], rtol=1e-4)
+    np.testing.assert_allclose(step(raised, 0.0), [0.035], rtol=1e-4)
+    assert float(step(jnp.zeros(1), 0.0)[0]) == 0.0
+
+
+def test_a_cost_that_was_measured_once_moves_its_price_once():
+    # However many gradient steps follow, here 64 times 200 rows by 128: one step of the excess over 0.1.
+    learner = sac.start(KEY, pendulum.TASK, pendulum.BLANK, SMALL)
+    rollouts = pendulum.drive(KEY, lambda key, state: (jnp.full((1, 1), 0.8), jnp.zeros(1)), 1)
+    units = Units(jnp.zeros(()), jnp.ones(()))
+    improve = jax.jit(lambda *inputs: sac.improve(*inputs, pendulum.TASK, SMALL))
+    found, _ = improve(KEY, learner, rollouts, rollouts, units)
+    np.testing.assert_allclose(found.multipliers, [0.8**2 - LIMIT], rtol=1e-4)
 
 
 def test_the_actor_follows_the_reward_until_costs_have_a_price():
@@ -89,7 +98,7 @@ def test_the_actor_follows_the_reward_until_costs_have_a_price():
     reward, cost = sac.values(critics, some.observed, some.action, SMALL)
     free, dear = (sac.judged(critics, some.observed, some.action, jnp.array([price]), SMALL) for price in (0.0, 3.0))
     np.testing.assert_allclose(free, reward.min(axis=0), atol=1e-6)
-    np.testing.assert_allclose(dear, (reward.min(axis=0) - 3.0 * cost[:, 0]) / 4.0, atol=1e-6)
+    np.testing.assert_allclose(dear, reward.min(axis=0) - 3.0 * cost[:, 0], atol=1e-6)
 
 
 def test_the_target_is_signal_plus_discounted_soft_value():

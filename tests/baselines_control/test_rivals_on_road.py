@@ -15,7 +15,7 @@ from experiments.agent_road import CityDays
 from experiments.baselines.control import cpo
 from experiments.baselines.control.ppo import Samples
 from experiments.baselines.control.road_task import road_task, step_maker, trajectories
-from experiments.baselines.control.task import experience, mean_cost, measure_units, remembered
+from experiments.baselines.control.task import experience, mean_cost, measure_units, remembered, signals
 from stream_jax.rl import improvement, replay, verification
 from stream_jax.rl import lycon_wrl_plus as lycon
 from stream_jax.rl.agent import blank_state
@@ -48,13 +48,14 @@ def default_plan(seed=77, episodes=16):
 
 @pytest.mark.parametrize("name", agents.RIVALS)
 def test_every_rival_beats_the_default_plan_on_roads_it_has_not_seen(name):
-    fitted = rivals.fit(KEY, name, toy_road.collect, ADJACENCY, TOY)
+    cfg = dataclasses.replace(TOY, iterations=6)
+    fitted = rivals.fit(KEY, name, toy_road.collect, ADJACENCY, cfg)
     before, after = default_plan(), driven(name, fitted.learner)
     np.testing.assert_array_equal(before.plan, np.zeros_like(before.plan))
     gain = after.traffic.mean(1) - before.traffic.mean(1)  # the same 16 seeds for both
     assert gain.mean() > 3.0 * gain.std() / 4.0
     kinds = [row["kind"] for row in fitted.rows]
-    assert kinds == ["validation", "train", "validation", "train", "validation"]
+    assert kinds == ["validation", *["train", "validation"] * cfg.iterations]
 
 
 def test_a_killed_rival_ends_in_the_same_bits_and_collects_nothing_twice(tmp_path):
@@ -104,6 +105,22 @@ def test_every_intersection_is_judged_by_the_signals_of_ours(sharpness):
     ours = jax.vmap(lambda one: improvement.samples(still, one, agent, unit, ADJACENCY, alone).advantage)(real)
     chex.assert_trees_all_close(paid, ours, atol=1e-4)
     assert float(paid[..., 1:].max()) > 0
+
+
+def test_an_intersections_own_signals_add_up_to_the_networks_whoever_is_next_to_whom():
+    # On a road of four in a row the ends have two to share with and the others three: a mean of shared costs is not the
+    # network's, 5/6 of it if all are charged alike.
+    row = jnp.eye(4, k=1) + jnp.eye(4, k=-1)
+    task, rollouts = road_task(row / row.sum(-1, keepdims=True), TOY), trajectories(default_plan(episodes=3), TOY)
+    units = measure_units(task, rollouts)
+    before, after = (jax.tree.map(lambda leaf, c=c: leaf[:, c], rollouts.states) for c in (slice(-1), slice(1, None)))
+    own, shared = (
+        jax.vmap(jax.vmap(lambda *step, c=credit: signals(c, task, units, *step)))(before, rollouts.action, after)
+        for credit in (task.own, task.credited)
+    )
+    np.testing.assert_allclose(own[..., 0].mean(), 0.0, atol=1e-5)  # in units of these very rewards
+    np.testing.assert_allclose(own[..., 1:].mean((0, 1, 2)), mean_cost(task, rollouts), rtol=1e-5)
+    assert (shared[..., 1].mean() < 0.95 * own[..., 1].mean()).all()
 
 
 def test_the_whole_network_moves_by_as_much_as_all_who_share_a_credit():

@@ -2,8 +2,9 @@
 
 As et al. (2022), Algorithm 1: from every start one rollout in each sampled world; the world of the largest return
 speaks for the reward, that of the largest cost for each cost; gradients flow through the worlds into the actor, and an
-augmented Lagrangian holds the costs. It sees the episodes that ours sees and takes as many gradient steps. Without the
-authors' latent state and delayed critic, and not tuned on the road.
+augmented Lagrangian holds the costs. It sees the episodes that ours sees and takes as many gradient steps. What happens
+at an intersection counts there alone: gradients find its causes through the world, and the mean over intersections is
+what the limits are about. Without the authors' latent state and delayed critic, and not tuned on the road.
 """
 
 import dataclasses
@@ -35,7 +36,7 @@ class LambdaConfig:
     horizon: int = 15  # steps of imagination, the paper's number
     starts: int = 4  # states to imagine from at a gradient step
     passes: float = 48.0  # gradient steps for every fresh row, times the minibatch
-    world_passes: float = 20.0  # of the world model over everything that can be remembered
+    world_passes: float = 40.0  # of the world model over everything that is remembered so far
     penalty: float = 0.05  # mu, the first
     penalty_growth: float = 1e-3  # at every gradient step
     largest_penalty: float = 10.0
@@ -66,6 +67,7 @@ class LambdaLearner(NamedTuple):
     optimiser: Any
     world: World
     prices: Prices
+    collected: Array  # [] int32, rollouts so far
 
 
 class Dream(NamedTuple):
@@ -84,7 +86,7 @@ def start(key: Array, task: Task, state: Any, cfg: LambdaConfig) -> LambdaLearne
     still = jnp.zeros((*observed.shape[:-1], task.actions))
     world = posterior.init(world_key, task.inputs(state, still), task.predicted(state).shape[-1], cfg.world)
     prices = Prices(jnp.zeros(task.costs), jnp.asarray(cfg.penalty))
-    return LambdaLearner(params, _optimiser(cfg).init(params), world, prices)
+    return LambdaLearner(params, _optimiser(cfg).init(params), world, prices, jnp.zeros((), jnp.int32))
 
 
 def act(key: Array, learner: LambdaLearner, observed: Array, cfg: LambdaConfig, explore: bool) -> tuple[Array, Array]:
@@ -103,7 +105,9 @@ def improve(
 ) -> tuple[LambdaLearner, dict[str, Array]]:
     """Fits the posterior to all that is remembered, then learns in worlds drawn from it."""
     fit_key, learn_key = jax.random.split(key)
-    learner = learner._replace(world=fit_world(fit_key, learner.world, memory, task, cfg))
+    collected = learner.collected + fresh.log_prob.shape[0]
+    world = fit_world(fit_key, learner.world, memory, collected, task, cfg)
+    learner = learner._replace(world=world, collected=collected)
     steps = max(1, round(cfg.passes * math.prod(fresh.log_prob.shape) / cfg.ppo.minibatch))
     seen = jax.tree.map(lambda leaf: leaf[:, :-1].reshape(-1, *leaf.shape[2:]), memory.states)
 
@@ -117,14 +121,17 @@ def improve(
     return learner, prices | {"penalty": learner.prices.penalty, "pessimistic_cost": cost.sum(-1).mean()}
 
 
-def fit_world(key: Array, world: World, memory: Trajectories, task: Task, cfg: LambdaConfig) -> World:
-    """The posterior after everything that is remembered."""
+def fit_world(
+    key: Array, world: World, memory: Trajectories, collected: Array | int, task: Task, cfg: LambdaConfig
+) -> World:
+    """The posterior after everything that is remembered, which may hold `collected` rollouts several times."""
     flat = lambda tree: jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)  # noqa: E731
     before = flat(jax.tree.map(lambda leaf: leaf[:, :-1], memory.states))
     after = flat(jax.tree.map(lambda leaf: leaf[:, 1:], memory.states))
     inputs = jax.vmap(task.inputs)(before, executed(flat(memory.action)))
     change = jax.vmap(task.predicted)(after) - jax.vmap(task.predicted)(before)
-    steps = max(1, round(cfg.world_passes * inputs.shape[0] / cfg.world.batch))
+    capacity, length = memory.log_prob.shape[:2]
+    steps = jnp.round(cfg.world_passes * jnp.minimum(collected, capacity) * length / cfg.world.batch).astype(jnp.int32)
     return posterior.fit(key, world, inputs, change, steps, cfg.world)
 
 
@@ -148,7 +155,7 @@ def update(
     updates, optimiser = _optimiser(cfg).update(slopes, learner.optimiser, learner.params)
     params = optax.apply_updates(learner.params, updates)
     prices = update_prices(learner.prices, cost - cfg.ppo.cost_limit, cfg)
-    return LambdaLearner(params, optimiser, learner.world, prices), cost
+    return learner._replace(params=params, optimiser=optimiser, prices=prices), cost
 
 
 def imagine(
@@ -170,7 +177,7 @@ def imagine(
             mean, sigma = posterior.predict(network, scaling, task.inputs(now, action), cfg.world)
             present = task.predicted(now)
             following = task.advance(now, action, present + mean + sigma * jax.random.normal(noise_key, mean.shape))
-            return following, (task.observe(following), signals(task, units, now, action, following))
+            return following, (task.observe(following), signals(task.own, task, units, now, action, following))
 
         _, (later, paid) = jax.lax.scan(step, state, jax.random.split(start_key, cfg.horizon))
         return Dream(jnp.concatenate([task.observe(state)[None], later]), paid)

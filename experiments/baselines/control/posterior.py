@@ -1,11 +1,12 @@
 """A world model with a posterior over its weights, from which whole models are drawn (SWAG, Maddox et al., 2019).
 
 The Bayesian world model of LAMBDA (As et al., 2022, Section 4.1). The task's state is observed, so the model is a
-Gaussian correction to the present and needs no latent state. After fitting, weights are recorded along the way at the
-same learning rate; their mean, variances and deviations are the Gaussian that samples come from.
+Gaussian correction to the present and needs no latent state. Along the last half of the fitting weights are recorded
+at the same learning rate; their mean, variances and deviations are the Gaussian that samples come from.
 """
 
 import dataclasses
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -28,12 +29,12 @@ class PosteriorConfig:
     learning_rate: float = 2e-3
     batch: int = 64  # steps, each with all rows
     snapshots: int = 10  # of the weights: the rank of the posterior
-    every: int = 10  # gradient steps between snapshots
+    recorded: float = 0.5  # share of the gradient steps, the last, along which snapshots are taken
     log_sigma: tuple[float, float] = (-4.0, 1.5)  # in units of the typical change
 
     def __post_init__(self) -> None:
-        if min(self.hidden, self.layers, self.batch, self.every) < 1 or self.snapshots < 2:
-            raise ValueError("hidden, layers, batch and every must be at least 1, snapshots at least 2")
+        if min(self.hidden, self.layers, self.batch) < 1 or self.snapshots < 2 or not 0 < self.recorded <= 1:
+            raise ValueError("hidden, layers and batch must be at least 1, snapshots at least 2, recorded in (0, 1]")
 
 
 class Scaling(NamedTuple):
@@ -80,25 +81,34 @@ def init(key: Array, inputs: Array, outputs: int, cfg: PosteriorConfig) -> World
     return World(network, optimiser, scaling, flat, jnp.zeros_like(flat), nowhere, jnp.array(False))
 
 
-def fit(key: Array, world: World, inputs: Array, change: Array, steps: int, cfg: PosteriorConfig) -> World:
-    """Trains on and records the posterior. Args: inputs [M, R, D]; change [M, R, P] of what is predicted."""
+def fit(key: Array, world: World, inputs: Array, change: Array, steps: Array | int, cfg: PosteriorConfig) -> World:
+    """Trains on and records the posterior.
+
+    Args:
+        inputs: [M, R, D].
+        change: [M, R, P] of what is predicted.
+        steps: gradient steps in all, rounded to whole ones between snapshots; at least one before each.
+    """
     fit_key, record_key = jax.random.split(key)
     found = _measure(inputs, change)
     scaling = jax.tree.map(lambda old, new: jnp.where(world.fitted, old, new), world.scaling, found)
     scaled, target = _scaled(inputs, scaling), change / scaling.change
 
-    def step(carry: tuple[Any, Any], step_key: Array) -> tuple[tuple[Any, Any], None]:
+    between = jnp.maximum(1, jnp.round(cfg.recorded * steps / cfg.snapshots).astype(jnp.int32))
+
+    def step(index: Array, carry: tuple[Any, Any], phase_key: Array) -> tuple[Any, Any]:
         network, optimiser = carry
-        rows = jax.random.randint(step_key, (cfg.batch,), 0, inputs.shape[0])
+        rows = jax.random.randint(jax.random.fold_in(phase_key, index), (cfg.batch,), 0, inputs.shape[0])
         slope = jax.grad(negative_log_likelihood)(network, scaled[rows], target[rows], cfg)
         updates, optimiser = _optimiser(cfg).update(slope, optimiser, network)
-        return (optax.apply_updates(network, updates), optimiser), None
+        return optax.apply_updates(network, updates), optimiser
 
     def record(carry: tuple[Any, Any], snapshot_key: Array) -> tuple[tuple[Any, Any], Array]:
-        carry, _ = jax.lax.scan(step, carry, jax.random.split(snapshot_key, cfg.every))
+        carry = jax.lax.fori_loop(0, between, partial(step, phase_key=snapshot_key), carry)
         return carry, ravel_pytree(carry[0])[0]
 
-    trained, _ = jax.lax.scan(step, (world.network, world.optimiser), jax.random.split(fit_key, steps))
+    before = jnp.maximum(0, steps - cfg.snapshots * between)
+    trained = jax.lax.fori_loop(0, before, partial(step, phase_key=fit_key), (world.network, world.optimiser))
     trained, snapshots = jax.lax.scan(record, trained, jax.random.split(record_key, cfg.snapshots))
     mean = snapshots.mean(axis=0)
     return World(*trained, scaling, mean, snapshots.var(axis=0), snapshots - mean, jnp.array(True))

@@ -38,6 +38,9 @@ def road_task(adjacency: Array, cfg: AgentConfig) -> Task:
     def credited(paid: Array, state: RLState, action: Array, following: RLState) -> Array:
         return objective.credited(paid, physical(following), adjacency, cfg.limits, cfg.reward)
 
+    def own(paid: Array, state: RLState, action: Array, following: RLState) -> Array:
+        return objective.credited(paid, physical(following), jnp.zeros_like(adjacency), cfg.limits, cfg.reward)
+
     def charged(state: RLState, action: Array, following: RLState) -> Array:
         return objective.saturated(costs(physical(following), cfg.limits), cfg.reward)
 
@@ -51,6 +54,7 @@ def road_task(adjacency: Array, cfg: AgentConfig) -> Task:
         observe=lambda state: with_neighbours(features(state), adjacency),
         reward=reward,
         credited=credited,
+        own=own,
         charged=charged,
         inputs=lambda state, action: world_model.inputs(state, action, adjacency),
         predicted=physical,

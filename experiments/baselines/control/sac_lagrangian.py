@@ -1,9 +1,9 @@
 """SAC-Lagrangian: soft actor-critic with a learned temperature and a multiplier for each cost.
 
 Haarnoja et al. (2018) with the multipliers of Ha et al. (2020) and Ray et al. (2019): the actor maximises the smaller
-of two reward critics minus priced cost critics, and each price follows its measured cost. It may use every episode that
-was collected, and takes as many gradient steps of as many rows as ours takes on real and imagined steps. Not tuned on
-the road.
+of two reward critics minus priced cost critics, and each price follows its measured cost, one step of dual ascent for
+each time that it is measured. It may use every episode that was collected, and takes as many gradient steps of as many
+rows as ours takes on real and imagined steps. Not tuned on the road.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from stream_jax.rl.ppo import PPOConfig
 
 @dataclasses.dataclass(frozen=True)
 class SACConfig:
-    """Of `ppo` discount, minibatch, cost limit and the multipliers' numbers count."""
+    """Of `ppo` discount, minibatch, cost limit and the largest multiplier count."""
 
     policy: PolicyConfig = PolicyConfig()
     ppo: PPOConfig = PPOConfig()
@@ -38,10 +38,11 @@ class SACConfig:
     # look ahead, thousands in all: more than there are between two changes of a price.
     follow: float = 0.02
     target_entropy: float = -1.0  # for each component of the action, nats
+    price_step: float = 1.0  # of a multiplier at an iteration, for each unit that its cost is above the limit
 
     def __post_init__(self) -> None:
-        if not (self.passes > 0 and self.temperature > 0 and 0 < self.follow <= 1):
-            raise ValueError("passes and temperature must be positive and follow inside (0, 1]")
+        if not (min(self.passes, self.temperature, self.price_step) > 0 and 0 < self.follow <= 1):
+            raise ValueError("passes, temperature and price_step must be positive and follow inside (0, 1]")
 
 
 class Rows(NamedTuple):
@@ -111,27 +112,33 @@ def act(key: Array, learner: SACLearner, observed: Array, cfg: SACConfig, explor
 def improve(
     key: Array, learner: SACLearner, memory: Trajectories, fresh: Trajectories, units: Units, task: Task, cfg: SACConfig
 ) -> tuple[SACLearner, dict[str, Array]]:
-    """Gradient steps on rows drawn from all that is remembered; the multipliers follow the newest rollouts' costs."""
-    seen, cost = experience(task, units, memory), mean_cost(task, fresh)
+    """A step of the multipliers by the newest costs, then gradient steps on rows drawn from all that is remembered."""
+    seen = experience(task, units, memory)
+    learner = learner._replace(multipliers=repriced(learner.multipliers, mean_cost(task, fresh), cfg))
     steps = max(1, round(cfg.passes * math.prod(fresh.log_prob.shape) / cfg.ppo.minibatch))
 
     def step(carry: SACLearner, step_key: Array) -> tuple[SACLearner, Array]:
         draw_key, update_key = jax.random.split(step_key)
-        return update(update_key, carry, draw(draw_key, seen, cfg.ppo.minibatch), cost, cfg)
+        return update(update_key, carry, draw(draw_key, seen, cfg.ppo.minibatch), cfg)
 
     learner, entropy = jax.lax.scan(step, learner, jax.random.split(key, steps))
     prices = {f"multiplier_{index}": value for index, value in enumerate(learner.multipliers)}
     return learner, prices | {"entropy": entropy.mean(), "temperature": jnp.exp(learner.params.log_temperature)}
 
 
-def update(key: Array, learner: SACLearner, rows: Rows, cost: Array, cfg: SACConfig) -> tuple[SACLearner, Array]:
-    """One gradient step of everything, and the actor's entropy before it. Args: cost: [C] measured, per step."""
+def repriced(multipliers: Array, cost: Array, cfg: SACConfig) -> Array:
+    """Up while a cost exceeds its limit, down below it, never negative. Args: cost: [C] measured, per step."""
+    return ppo.update_multipliers(multipliers, cost, dataclasses.replace(cfg.ppo, multiplier_rate=cfg.price_step))
+
+
+def update(key: Array, learner: SACLearner, rows: Rows, cfg: SACConfig) -> tuple[SACLearner, Array]:
+    """One gradient step of everything but the prices, and the actor's entropy before it."""
     critic_key, actor_key = jax.random.split(key)
     params = learner.params
     target = critic_target(critic_key, learner, rows, cfg)
     critic_slope = jax.grad(critic_loss)(params.critics, rows, target, cfg)
     judge = lambda action: judged(params.critics, rows.observed, action, learner.multipliers, cfg)  # noqa: E731
-    (_, entropy), actor_slope = jax.value_and_grad(actor_loss, has_aux=True)(
+    actor_slope, entropy = jax.grad(actor_loss, has_aux=True)(
         params.actor, actor_key, rows.observed, judge, jnp.exp(params.log_temperature), cfg
     )
     wanted = cfg.target_entropy * rows.action.shape[-1]
@@ -140,7 +147,7 @@ def update(key: Array, learner: SACLearner, rows: Rows, cost: Array, cfg: SACCon
     updates, optimiser = _optimiser(cfg).update(slopes, learner.optimiser, params)
     params = optax.apply_updates(params, updates)
     targets = optax.incremental_update(params.critics, learner.targets, cfg.follow)
-    return SACLearner(params, targets, optimiser, ppo.update_multipliers(learner.multipliers, cost, cfg.ppo)), entropy
+    return SACLearner(params, targets, optimiser, learner.multipliers), entropy
 
 
 def critic_target(key: Array, learner: SACLearner, rows: Rows, cfg: SACConfig) -> Array:
@@ -165,9 +172,9 @@ def values(critics: Critics, observed: Array, action: Array, cfg: SACConfig) -> 
 
 
 def judged(critics: Critics, observed: Array, action: Array, multipliers: Array, cfg: SACConfig) -> Array:
-    """[M] the smaller value of the reward minus priced costs, in the unit of the reward whatever the prices."""
+    """[M] the smaller value of the reward minus priced costs."""
     reward, cost = values(critics, observed, action, cfg)
-    return (reward.min(axis=0) - cost @ multipliers) / (1.0 + multipliers.sum())
+    return reward.min(axis=0) - cost @ multipliers
 
 
 def actor_loss(

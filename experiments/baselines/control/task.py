@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 SMALLEST = 1e-6
+Credit = Callable[[Array, Any, Array, Any], Array]  # standardised reward [R], state, action, next state -> [R, 1 + C]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,7 +28,8 @@ class Task:
     costs: int
     observe: Callable[[Any], Array]  # state -> [R, D]
     reward: Callable[[Any, Array, Any], Array]  # state, action [R, A], next state -> [R]
-    credited: Callable[[Array, Any, Array, Any], Array]  # standardised reward [R], state, action, next -> [R, 1 + C]
+    credited: Credit  # what each row's action is judged by
+    own: Credit  # as `credited`, of what happens at the row itself
     charged: Callable[[Any, Array, Any], Array]  # state, action, next state -> [C], what the limits are about
     inputs: Callable[[Any, Array], Array]  # state, action -> [R, inputs]
     predicted: Callable[[Any], Array]  # state -> [R, P]
@@ -64,16 +66,16 @@ def executed(action: Array) -> Array:
     return jnp.clip(action, -1.0, 1.0)
 
 
-def signals(task: Task, units: Units, state: Any, action: Array, following: Any) -> Array:
-    """[R, 1 + C] what each row's action is judged by."""
+def signals(credit: Credit, task: Task, units: Units, state: Any, action: Array, following: Any) -> Array:
+    """[R, 1 + C] what each row is judged by. Args: credit: the task's `credited` or `own`."""
     reward = (task.reward(state, action, following) - units.reward_mean) / units.reward_sd
-    return task.credited(reward, state, action, following)
+    return credit(reward, state, action, following)
 
 
 def experience(task: Task, units: Units, rollouts: Trajectories) -> Experience:
     """Everything a model-free learner looks at."""
     observed = jax.vmap(jax.vmap(task.observe))(rollouts.states)
-    paid = _over_steps(lambda *step: signals(task, units, *step), rollouts)
+    paid = _over_steps(lambda *step: signals(task.credited, task, units, *step), rollouts)
     return Experience(observed, rollouts.action, rollouts.log_prob, paid)
 
 
