@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 NORMAL, LEVEL_SHIFT, DROP = 0, 1, 2
-KIND_NAMES = ("normal", "level_shift", "drop")
 
 
 @dataclasses.dataclass(frozen=True)

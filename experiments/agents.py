@@ -67,7 +67,7 @@ AGENTS = {
         validation_episodes=2,
         validate_every=1,
     ),
-    # Discount and trace are shorter than the audit's: a plan shows within minutes, and what comes later is noise to it.
+    # Discount and trace are shorter than usual: a plan shows within minutes, and what comes later is noise to it.
     "default": AgentConfig(
         policy=PolicyConfig(std=0.35, std_bounds=(0.05, 0.6)),
         reward=RewardConfig(discount=0.95, cost_sharpness=4.0, reward_clip=3.0),

@@ -27,7 +27,7 @@ from stream_jax.checkpoint import ForecasterCheckpoint
 from stream_jax.flows.context import FlowData
 
 FLOW = "flow_quantile"  # our flow's scores of single cells and steps, judged by their own law
-LEADS = "flow_all_leads"  # a flow over the errors of all leads jointly, D = H: the audit's choice
+LEADS = "flow_all_leads"  # a flow over the errors of all leads jointly, D = H; not among the default rules
 CLIPPED = "flow_clipped"  # a flow whose context shows anomalous pasts, clipped, instead of leaving them out
 COUNTS = ":counts"
 WITH_THRESHOLD = {"isolation_forest": isolation_forest, "pca": pca, "usad": usad, "omni_anomaly": omni_anomaly}

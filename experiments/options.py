@@ -105,7 +105,7 @@ def _add_control(control: argparse._ArgumentGroup) -> None:
     control.add_argument(
         "--controllers",
         nargs="+",
-        help="controllers to compare (ours and three without learning), or all of these; learned ones are also "
+        help="controllers to compare (ours and four without learning), or all of these; learned ones are also "
         ":no_lyapunov, :soft_0.1, :soft_1, :no_uncertainty, :no_anomaly, :diagonal and :learned of ours (the last two "
         "are covariances of the city's cells), ppo, cpo, sac_lagrangian and la_mbda",
     )

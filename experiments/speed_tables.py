@@ -53,7 +53,9 @@ def latency_table(rows: list[dict]) -> list[str]:
     first = rows[0]
     lines = [
         f"**Latency of a control tick**, {first['cells']} cells, {first['intersections']} intersections, "
-        f"{first['device']} ({first['machine']}); the paper's are from an A100.",
+        f"{first['device']} ({first['machine']}); the paper's are from an A100."
+        + " PyTorch's are of a script that is not part of this repository (`latency.py --rival SCRIPT`)."
+        * any(row["method"] == "rival" for row in rows),
         "",
         "| component | paper, ms | median, ms | 95th percentile, ms |",
         "|---|---|---|---|",

@@ -1,8 +1,8 @@
 """Brings forecasts, their uncertainty and anomalies from the cells of the city to the intersections of the road.
 
-Section 4.3, Definition "Spatial Aggregation Mapping", and Appendix "Spatial Aggregation Analysis", with the audit's
-corrections: counts are shared out by |cell and area| / |cell|; the covariance is that of what was observed, D R D with
-a correlation R that is positive semi-definite; and the aggregated spread is recalibrated where it is used.
+Section 4.3, Definition "Spatial Aggregation Mapping", and Appendix "Spatial Aggregation Analysis", corrected
+(docs/errata.md): counts are shared out by |cell and area| / |cell|; the covariance is that of what was observed,
+D R D with a correlation R that is positive semi-definite; and the aggregated spread is recalibrated where it is used.
 """
 
 import dataclasses

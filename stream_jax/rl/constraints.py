@@ -1,6 +1,6 @@
 """The physical state x of the road and the limits C1..C3 that control must keep.
 
-Section 4.3 and its appendix "Safety Constraints", with the audit's corrections: the paper adds vehicles, seconds and a
+Section 4.3 and its appendix "Safety Constraints", corrected (docs/errata.md): the paper adds vehicles, seconds and a
 throughput of the wrong sign; here each violation is relative to its limit, and throughput is the share of what arrived
 that was served, so that little demand is no violation.
 

@@ -1,6 +1,6 @@
 """What each intersection is paid and charged for a step, as a function of the states alone.
 
-Section 4.3, "Anomaly-Aware Reward" (Eq. reward), with the audit's corrections: the traffic part has units, the p-value
+Section 4.3, "Anomaly-Aware Reward" (Eq. reward), corrected (docs/errata.md): the traffic part has units, the p-value
 term is a potential, which cannot be farmed and vanishes under the null, and violations are charged by the Lagrangian.
 Real and imagined steps go through the same function.
 

@@ -27,7 +27,7 @@ SIGNALS = 4  # what the critic values: the reward and the three costs
 
 @dataclasses.dataclass(frozen=True)
 class PolicyConfig:
-    """Sizes are ours; the exploration's numbers are the audit's, the paper gives none."""
+    """Sizes and the exploration's numbers are our choice, the paper gives none."""
 
     hidden: int = 64
     layers: int = 2

@@ -23,7 +23,7 @@ SMALLEST_SD = 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class PPOConfig:
-    """The clip is the paper's; the multipliers' numbers and the rest are the audit's."""
+    """The clip is the paper's; the paper gives none of the other numbers."""
 
     clip: float = 0.2
     discount: float = 0.99

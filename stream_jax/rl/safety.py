@@ -1,6 +1,6 @@
 """The safety filter: accepts the policy's action, or the nearest one whose predicted step satisfies the condition.
 
-Algorithm "Lyapunov-Safe Action Selection", with the audit's corrections: the violation is that of the predicted state
+Algorithm "Lyapunov-Safe Action Selection", corrected (docs/errata.md): the violation is that of the predicted state
 (d_C(s) has no gradient in the action), every candidate is checked before it is used, and where none is feasible the one
 that fails by least is taken and flagged. The paper returns the last iterate unchecked.
 """

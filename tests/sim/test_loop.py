@@ -138,7 +138,7 @@ def test_leaving_early_ends_the_processes(grid, scenarios):
 
 
 def test_half_the_demand_violates_no_throughput(grid, tmp_path):
-    # Audit item 45: served counts relative to arrivals, so a quiet road is no violation.
+    # Erratum 45: served counts relative to arrivals, so a quiet road is no violation.
     cfg = DemandConfig(warmup_s=300, duration_s=300)
     make = functools.partial(default_session, grid)
     full, half = ([small_scenario(grid, tmp_path, 0, RATE * share, cfg=cfg)] for share in (1.0, 0.5))

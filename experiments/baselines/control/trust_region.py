@@ -20,7 +20,6 @@ class Step(NamedTuple):
 
     direction: Array  # [P]
     recovering: Array  # [] bool, no point of the region keeps the linearised limit: only the cost goes down
-    lagrange: Array  # [] lambda of the region
     price: Array  # [] nu of the constraint
 
 
@@ -73,7 +72,7 @@ def constrained_step(
     price = jnp.where(is_free, 0.0, price)
     best = (to_gain - price * to_cost) / jnp.maximum(lagrange, TINY)
     recovery = -jnp.sqrt(2.0 * radius / g.cost) * to_cost
-    return Step(jnp.where(recovering, recovery, best), recovering, lagrange, price)
+    return Step(jnp.where(recovering, recovery, best), recovering, price)
 
 
 def dual(g: Geometry) -> tuple[Array, Array]:
