@@ -119,9 +119,10 @@ def _difference(row: dict | None, metric: str) -> str:
     if row is None:
         return ""
     digits, unit = {"safety": (0, 100), "reward": (3, 1)}.get(metric, (1, 1))
-    value, low, high = (unit * float(row[part]) for part in ("value", "lower", "upper"))  # one hour has infinite bounds
+    found = (unit * float(row[part]) for part in ("value", "lower", "upper"))  # one hour has infinite bounds
+    value, low, high = (round(one, digits) + 0.0 for one in found)  # + 0.0: no minus before a zero
     text = f"{value:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]" + " points" * (metric == "safety")
-    return f"**{text}**" if low > 0 or high < 0 else text
+    return f"**{text}**" if float(row["lower"]) > 0 or float(row["upper"]) < 0 else text
 
 
 def _certificates(rows: list[dict]) -> list[str]:
