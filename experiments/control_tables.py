@@ -118,7 +118,7 @@ def _differences(rows: list[dict]) -> list[str]:
 def _difference(row: dict | None, metric: str) -> str:
     if row is None:
         return ""
-    digits, unit = {"safety": (0, 100), "reward": (3, 1)}.get(metric, (1, 1))
+    digits, unit = {"safety": (0, 100), "reward": (3, 1), "violating_steps": (2, 1)}.get(metric, (1, 1))
     found = (unit * float(row[part]) for part in ("value", "lower", "upper"))  # one hour has infinite bounds
     value, low, high = (round(one, digits) + 0.0 for one in found)  # + 0.0: no minus before a zero
     text = f"{value:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]" + " points" * (metric == "safety")

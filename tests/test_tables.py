@@ -222,6 +222,21 @@ def test_rows_of_another_network_have_a_table_of_their_own_and_no_say_in_the_pap
     assert sorted(row["value"] for row in results.read_rows(file)) == [0.25, 0.75, 1.0]
 
 
+def test_differences_are_bold_where_the_interval_leaves_zero_out_and_absent_without_pairs():
+    common = COMMON | {"stage": "control", "level": "heavy", "method": "a"}
+    rows = [common | {"metric": "safety", "value": 0.5}]
+    assert not any("Differences" in line for line in control_tables.control_tables(rows))
+    for metric, value, low, high in (
+        ("safety_minus_default", -0.001, -0.2, 0.2),
+        ("violating_steps_minus_default", -1.0, -1.96, -0.04),
+        ("reward_minus_ours", 0.01, "-Infinity", "Infinity"),  # as results write the bounds of a single hour
+    ):
+        rows.append(common | {"metric": metric, "value": value, "lower": low, "upper": high})
+    found = cells("\n".join(control_tables.control_tables(rows)).split("Differences at heavy demand")[1], "a")
+    assert found[:2] == ["+0 [-20, +20] points", "**-1.00 [-1.96, -0.04]**"] and found[6] == "+0.010 [-inf, +inf]"
+    assert [cell for cell in found if not cell] == [""] * 5
+
+
 def test_certificates_are_shown_for_those_that_have_one(tmp_path):
     common = COMMON | {"stage": "control", "level": "heavy"}
     rows = [common | {"method": name, "metric": "safety", "value": 0.5} for name in ("default_plan", "lycon_wrl_plus")]
