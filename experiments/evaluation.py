@@ -8,7 +8,6 @@ that same indicator); violating steps are counted apart.
 import functools
 import hashlib
 import shutil
-import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -111,9 +110,7 @@ def score(episode: Episode, limits: Limits, control_s: float = 60.0) -> dict[str
     }
 
 
-def summarise(
-    drives: Sequence[Scores], limits: Limits, references: Mapping[str, Scores] = types.MappingProxyType({})
-) -> list[dict]:
+def summarise(drives: Sequence[Scores], limits: Limits, references: Mapping[str, Scores] | None = None) -> list[dict]:
     """One row per metric: mean over episodes with a 95 % interval (Wilson's for safety, Student's else).
 
     What varies is the hour: seeds of a method meet the same hours and do much the same in them, or the very same where
@@ -139,7 +136,7 @@ def summarise(
     for name in MEDIANS:
         value, low, high = median([one[name] for one in hours.values()])
         rows.append(row(f"{name}_median", value, (low, high)))
-    for reference, theirs in references.items():
+    for reference, theirs in (references or {}).items():
         both = hours.keys() & theirs.keys()
         for name in PAIRED if both else ():
             gap = np.array([hours[hour][name] - theirs[hour][name] for hour in sorted(both)])
