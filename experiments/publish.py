@@ -13,7 +13,6 @@ from pathlib import Path
 from data.errors import DataError
 from data.spark_etl import shards
 from experiments import decisions, final_controllers, plan, results
-from experiments.agents import OURS, RIVALS
 from experiments.networks import control_folder
 
 COMMANDS = "commands.json"
@@ -46,13 +45,9 @@ def publish(run: Path, folder: Path, name: str | None = None) -> list[Path]:
 
 
 def _controllers(run: Path, target: Path) -> list[Path]:
-    """Copies what the preset's grid was finally driven with, so that it can be driven elsewhere; ablations stay."""
+    """Copies what the preset's grid was finally driven with, so that it can be driven at other levels and elsewhere."""
     folder = target / final_controllers.FOLDER
-    found = [
-        path
-        for name in (OURS, *RIVALS)
-        for path in sorted((control_folder(run) / final_controllers.FOLDER).glob(f"{name}-seed*.npz"))
-    ]
+    found = sorted((control_folder(run) / final_controllers.FOLDER).glob("*.npz"))
     if found:
         folder.mkdir(exist_ok=True)
     return [Path(shutil.copyfile(path, folder / path.name)) for path in found]

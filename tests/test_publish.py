@@ -2,9 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 
-from experiments import plan, publish, results
+from experiments import final_controllers, plan, publish, results
+from experiments.final_controllers import Controller
 from tests.small_city import write_small_city
 
 ROW = {"dataset": "small", "preset": "smoke", "data_hash": "a", "stage": "forecast", "metric": "nrmse"}
@@ -109,3 +111,17 @@ def test_a_controller_keeps_its_rows_at_levels_that_were_not_driven_again(run, t
     results.write_rows(run / "results" / "small" / "control.jsonl", [row | {"level": "heavy", "value": 0.5}])
     publish.publish(run, tmp_path / "results")
     assert {one["level"]: one["value"] for one in results.read_rows(file)} == {"heavy": 0.5, "moderate": 0.1}
+
+
+def test_final_controllers_are_published_with_the_rows_those_of_ablations_too(run, tmp_path):
+    folder = run / "control" / final_controllers.FOLDER
+    for name in ("lycon_wrl_plus", "lycon_wrl_plus:soft_1", "ppo"):
+        final_controllers.write(
+            final_controllers.file_of(folder, name, 0), Controller({"w": np.ones(2)}, {}, [], {"network": "grid-2x2"})
+        )
+    written = publish.publish(run, tmp_path / "results")
+    kept = tmp_path / "results" / "small" / final_controllers.FOLDER
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == {
+        path.name: path.read_bytes() for path in folder.iterdir()
+    }
+    assert len(list(kept.iterdir())) == 3 and set(kept.iterdir()) <= set(written)
