@@ -50,7 +50,8 @@ def control_tables(rows: list[dict]) -> list[str]:
         here = [row for row in rows if row.get("level") == level]
         shown = {metric: title for metric, title in CONTROL.items() if any(row["metric"] == metric for row in here)}
         lines += [
-            f"**Control, demand of {city_of(here[0])}**, preset `{here[0]['preset']}`, {level}.{_limits(here)}"
+            f"**Control, demand of {city_of(here[0])}**, preset `{here[0]['preset']}`, {level}{_hours(here)}."
+            + _limits(here)
             + _elsewhere(here),
             "",
             "| controller | seeds | " + " | ".join(shown.values()) + " |",
@@ -70,6 +71,12 @@ def _cell(rows: list[dict], metric: str) -> str:
     if metric == "kept_iteration":
         return ", ".join(str(row["value"]) for row in rows)
     return measured(rows, metric == "safety")
+
+
+def _hours(rows: list[dict]) -> str:
+    """How many test hours every controller drove, where the rows say so; the most and the least where they differ."""
+    found = sorted({row["hours"] for row in rows if row["metric"] == "safety" and "hours" in row})
+    return f", {' to '.join(str(count) for count in dict.fromkeys((found[0], found[-1])))} test hours" if found else ""
 
 
 def _limits(rows: list[dict]) -> str:

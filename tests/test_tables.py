@@ -207,6 +207,15 @@ def test_control_names_the_limits_and_the_simulated_steps_and_has_the_safest_fir
     assert cells("\n".join(control_tables.control_tables(rows)), "b")[-1] == "0, 3"
 
 
+@pytest.mark.parametrize(
+    ("hours", "said"), [((), "heavy."), ((20, 20), "heavy, 20 test hours."), ((60, 20), "heavy, 20 to 60 test hours.")]
+)
+def test_control_says_how_many_hours_were_driven(hours, said):
+    row = COMMON | {"stage": "control", "level": "heavy", "metric": "safety", "value": 0.5}
+    rows = [row | {"method": name, "hours": count} for name, count in zip("ab", hours, strict=False)]
+    assert control_tables.control_tables(rows or [row | {"method": "a"}])[0].endswith(said)
+
+
 def test_rows_of_another_network_have_a_table_of_their_own_and_no_say_in_the_papers(tmp_path):
     row = COMMON | {"stage": "control", "method": "fixed_time", "level": "heavy", "metric": "safety"}
     file = tmp_path / "tdrive" / "control.jsonl"
