@@ -1,6 +1,7 @@
 """Figures of the control stage: safety by controller, travel time against waiting, and one episode minute by minute."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -11,6 +12,7 @@ from sim.loop import Episode
 
 matplotlib.use("Agg")
 MARKERS = "os^"  # after ten colours
+UNAWARE = ":no_uncertainty"  # ends the name of the learner that does not hear how sure the forecast is
 WAITS = (60, 120, 240, 480, 960, 1920)  # s, on a logarithmic axis
 
 
@@ -71,33 +73,54 @@ def trade_off(rows: list[dict]) -> Figure:
     return figure
 
 
-def learning_curves(rows: list[dict]) -> Figure:
-    """Validation over the share of the budget, mean over seeds: all methods, and below ours beside its ablations.
+class Panels(NamedTuple):
+    """A row of the learning curves."""
 
-    The second row has a scale of its own, in which ablations can be told apart; a row without learners is left out.
-    """
+    what: str  # of the learners it is about
+    methods: list[str]
+    with_band: list[str]  # of the methods
+    since_start: bool  # what changed since a seed's first validation: seeds meet other hours, easy or hard ones
+
+
+def learning_curves(rows: list[dict]) -> Figure:
+    """Validation over the share of the budget, mean over seeds, in rows of panels as `curve_panels` has them."""
     names = {"violating": "violating steps of an episode", "traffic": "traffic reward per step"}
-    learners = list(validations(rows, "violating"))
-    ablated = {method.partition(":")[0] for method in learners if ":" in method}
-    whole = [method for method in learners if ":" not in method]
-    beside = [method for method in learners if method.partition(":")[0] in ablated]
-    groups = [group for group in (whole, beside) if group]
-    figure = Figure(figsize=(11, 3.6 * len(groups)), layout="constrained")
+    groups = curve_panels(list(validations(rows, "violating")))
+    figure = Figure(figsize=(11, 3.4 * len(groups)), layout="constrained")
     places = figure.subplots(len(groups), 2, squeeze=False)
     for column, (metric, title) in enumerate(names.items()):
         found = validations(rows, metric)
         for axes, group in zip(places[:, column], groups, strict=True):
-            for place, method in enumerate(sorted(group)):
-                x, seen = list(found[method]), list(found[method].values())
+            for place, method in enumerate(group.methods):
+                x, seen = list(found[method]), np.array(list(found[method].values()))  # [P], [P, seeds]
+                seen = seen - seen[0] if group.since_start else seen
                 style = {"color": f"C{place % 10}", "linestyle": ("-", "--", ":")[place // 10 % 3]}
-                axes.plot(x, [np.mean(values) for values in seen], marker="o", markersize=3, label=method, **style)
-                band = ([extreme(values) for values in seen] for extreme in (min, max))
-                axes.fill_between(x, *band, color=f"C{place % 10}", alpha=0.08)
-            axes.set(xlabel="share of the simulated steps", title=title)
-    for axes in places[:, -1]:
-        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7)
+                axes.plot(x, seen.mean(1), marker="o", markersize=3, label=method, **style)
+                if method in group.with_band:
+                    axes.fill_between(x, seen.min(1), seen.max(1), color=f"C{place % 10}", alpha=0.12)
+            axes.set(xlabel="share of the simulated steps", title=title + ", change" * group.since_start)
+    for axes, group in zip(places[:, -1], groups, strict=True):
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7, title=group.what, title_fontsize=8)
     figure.suptitle(f"{city_of(rows[0])}: validation while learning; bands from seed to seed", fontsize=10)
     return figure
+
+
+def curve_panels(learners: list[str]) -> list[Panels]:
+    """Rows of panels: all methods; ours with and without uncertainty; and ours beside its other ablations.
+
+    The last two show what learning changed, on scales of their own; a row without learners is left out.
+    """
+    whole = sorted(method for method in learners if ":" not in method)
+    bases = {method.partition(":")[0] for method in learners if ":" in method}
+    full = [method for method in whole if method in bases]
+    unaware = sorted(method for method in learners if method.endswith(UNAWARE))
+    other = sorted(method for method in learners if ":" in method and method not in unaware)
+    groups = [
+        Panels("all methods", whole, whole, False),
+        Panels("uncertainty", full + unaware, full + unaware, True) if unaware else None,
+        Panels("ablations", full + other, full, True) if other else None,
+    ]
+    return [group for group in groups if group and group.methods]
 
 
 def validations(rows: list[dict], metric: str) -> dict[str, dict[float, list[float]]]:

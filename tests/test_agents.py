@@ -74,6 +74,10 @@ def test_learning_curves_count_simulated_steps_and_keep_validations_apart():
         ([OURS, "ppo"], [{OURS, "ppo"}]),
         ([f"{OURS}:soft_1"], [{f"{OURS}:soft_1"}]),
         ([f"{OURS}:soft_1", "ppo", OURS], [{OURS, "ppo"}, {OURS, f"{OURS}:soft_1"}]),
+        (
+            [OURS, f"{OURS}:soft_1", f"{OURS}:no_uncertainty"],
+            [{OURS}, {OURS, f"{OURS}:no_uncertainty"}, {OURS, f"{OURS}:soft_1"}],
+        ),
     ],
 )
 def test_learning_curves_of_ablations_stand_beside_ours_on_a_scale_of_their_own(methods, drawn):
@@ -82,6 +86,21 @@ def test_learning_curves_of_ablations_stand_beside_ours_on_a_scale_of_their_own(
     figure = control_figures.learning_curves([common | {"method": method} for method in methods])
     seen = [{line.get_label() for line in axes.get_lines()} for axes in figure.axes]
     assert seen == [names for names in drawn for _ in range(2)]
+
+
+def test_ablations_are_drawn_by_what_changed_since_each_seeds_own_start():
+    # Seeds begin at 2 and 8 in their own hours; learning moves them by +1 and -2, which is -0.5 in the mean.
+    common = {"metric": "curve", "kind": "validation", "dataset": "synthetic", "data": "synthetic", "traffic": 0.0}
+    rows = [
+        common | {"method": method, "seed": seed, "violating": value}
+        for method in (OURS, f"{OURS}:soft_1")
+        for seed, values in ((0, (2.0, 3.0)), (1, (8.0, 6.0)))
+        for value in values
+    ]
+    above, _, below, _ = control_figures.learning_curves(rows).axes
+    np.testing.assert_allclose(above.get_lines()[0].get_ydata(), [5.0, 4.5])
+    np.testing.assert_allclose(below.get_lines()[1].get_ydata(), [0.0, -0.5])
+    assert len(above.collections) == len(below.collections) == 1  # bands: below of the full method alone
 
 
 @pytest.mark.parametrize("preset", ["smoke", "default", "paper"])
