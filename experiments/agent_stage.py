@@ -56,6 +56,7 @@ class LearnedControllers:
         self.network, self.factor, self.here = args.network, args.demand_factor, network_name(args) or grid_name(args)
         self.source: Path | None = args.trained  # folder of final controllers that drive as they are
         self.hours: dict[str, Scores] = {}  # of ours, mean over seeds, by level
+        self.drives: dict[str, list[Scores]] = {}  # of everybody's seeds, by level
         self.origins: dict[str, str] = {}  # networks on which those have learned
         for path in [path for name in names for path in self._files(name)] if self.source else ():
             final_controllers.content(path)
@@ -98,6 +99,7 @@ class LearnedControllers:
                     agent_figures.draw_all(self.folder, curve, episodes, place, self.road, level.limits)
         if not any(drives):
             return []
+        self.drives.setdefault(level.name, []).extend(drives)
         references = {"default": reference}
         if name == OURS:
             self.hours[level.name] = hourly(drives)

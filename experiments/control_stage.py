@@ -15,8 +15,9 @@ from data.loader import TrafficDataset
 from experiments import control_figures, results
 from experiments.agent_stage import TRAINING_LEVEL, LearnedControllers
 from experiments.agents import OURS, VARIANTS
+from experiments.control_tables import HINDSIGHT
 from experiments.controllers import NAMES, REFERENCE, check_controllers, make_method
-from experiments.evaluation import NOTHING, Scores, by_hour, evaluate, summarise
+from experiments.evaluation import NOTHING, Scores, by_hour, evaluate, in_hindsight, summarise
 from experiments.networks import SIDES, city_of, control_folder, grid_side, network_name
 from experiments.road import (
     TEST_SEEDS,
@@ -96,6 +97,10 @@ def control(args: argparse.Namespace, out: Path, console: Console) -> Path:
                 share = team.judgement(found[level.name, name], level, training)
                 rows.append(facts_of(rows[0]) | {"metric": "decrease_under_ours", "value": share})
             write(rows_file, [common | row for row in rows], level)
+        if len(names) + len(learned) > 1:
+            drives = [by_hour(found[level.name, name], level.limits) for name in names]
+            drives += team.drives.get(level.name, []) if team else []
+            write(rows_file, [common | row for row in hindsight_rows(drives, level, rate, reference)], level)
     rows = [row for row in results.read_rows(rows_file) if row.get("network") == network_name(args)]
     control_figures.draw_all(folder, rows, found)
     print_tables(rows, console)
@@ -169,6 +174,13 @@ def level_rows(
     theirs = by_hour(found.get((level.name, REFERENCE), []), level.limits) if name != REFERENCE else {}
     facts = {"method": name, "level": level.name, "vehicles_per_hour": rate}
     return [facts | row for row in summarise([scores], level.limits, {"default": theirs, "ours": ours})]
+
+
+def hindsight_rows(drives: list[Scores], level: DemandLevel, rate: float, reference: Scores) -> list[dict]:
+    """Rows of the best drive of each hour, as if somebody had known which it would be; with the number of drives."""
+    chosen = in_hindsight(drives)
+    facts = {"method": HINDSIGHT, "level": level.name, "vehicles_per_hour": rate, "drives": len(drives)}
+    return [facts | row for row in summarise([chosen], level.limits, {"default": reference})] if chosen else []
 
 
 def facts_of(row: dict) -> dict:

@@ -5,6 +5,7 @@ import numpy as np
 from experiments.networks import city_of
 from experiments.table_cells import measured
 
+HINDSIGHT = "best_in_hindsight"  # stands among the controllers of the rows and is none
 CONTROL = {
     "safety": "safe episodes",
     "violating_steps": "violating steps",
@@ -52,7 +53,8 @@ def control_tables(rows: list[dict]) -> list[str]:
         lines += [
             f"**Control, demand of {city_of(here[0])}**, preset `{here[0]['preset']}`, {level}{_hours(here)}."
             + _limits(here)
-            + _elsewhere(here),
+            + _elsewhere(here)
+            + _in_hindsight(here),
             "",
             "| controller | seeds | " + " | ".join(shown.values()) + " |",
             "|---|---|" + "---|" * len(shown),
@@ -91,6 +93,12 @@ def _elsewhere(rows: list[dict]) -> str:
     found = {row["method"]: row["trained_on"] for row in rows if "trained_on" in row}
     named = ", ".join(f"{name} on {where}" for name, where in found.items())
     return f" Driven here as they learned elsewhere: {named}." if named else ""
+
+
+def _in_hindsight(rows: list[dict]) -> str:
+    """A sentence about the row that is no controller."""
+    drives = {row["drives"] for row in rows if row["method"] == HINDSIGHT}
+    return f" {HINDSIGHT} is no controller: of each hour the best of {max(drives)} drives." if drives else ""
 
 
 def _safest_first(rows: list[dict]) -> list[str]:

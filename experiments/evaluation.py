@@ -151,6 +151,16 @@ def hourly(drives: Sequence[Scores]) -> Scores:
     return {hour: {name: float(np.mean([o[name] for o in of])) for name in of[0]} for hour, of in found.items()}
 
 
+def in_hindsight(drives: Sequence[Scores]) -> Scores:
+    """Of each hour the drive with the fewest violating steps, and of those the one with the best reward.
+
+    Nobody could have chosen so before the hour was over: it says how much there is to win, and is no controller.
+    """
+    hours = sorted({hour for scores in drives for hour in scores})
+    found = {hour: [scores[hour] for scores in drives if hour in scores] for hour in hours}
+    return {hour: min(of, key=lambda one: (one["violating_steps"], -one["reward"])) for hour, of in found.items()}
+
+
 def by_hour(episodes: Sequence[Episode], limits: Limits) -> Scores:
     """Scores by the episode's place among the scenarios: those that failed have none."""
     return {episode.index: score(episode, limits) for episode in episodes}

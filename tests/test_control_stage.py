@@ -8,6 +8,7 @@ import pytest
 from data import loader
 from data.errors import DataError
 from experiments import control_stage, results
+from experiments.control_tables import HINDSIGHT
 from experiments.controllers import NAMES, check_controllers, make_method
 from experiments.road import busy_starts, city_road, draw_scenarios
 from sim.demand import BUSY_HOURS, DemandConfig
@@ -31,7 +32,10 @@ def run(tmp_path_factory):
 def test_rows_of_every_controller_and_metric_and_nothing_runs_twice(run, console):
     file = control_stage.control(options(), run, console)
     rows = results.read_rows(file)
-    assert {row["method"] for row in rows} == {"fixed_time", "default_plan"}
+    assert {row["method"] for row in rows} == {"fixed_time", "default_plan", HINDSIGHT}
+    of = {(row["method"], row["metric"]): row["value"] for row in rows}
+    least = min(of[name, "violating_steps"] for name in ("fixed_time", "default_plan"))
+    assert of[HINDSIGHT, "violating_steps"] <= least
     assert {(row["stage"], row["level"], row["data"]) for row in rows} == {("control", "heavy", "synthetic")}
     metrics = {row["metric"] for row in rows}
     assert {"safety", "reward", "violating_steps", "travel_time", "longest_wait", "mean_queue", "teleports"} <= metrics

@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from experiments.evaluation import median, read_episode, save_episode, score, shared_wilson, summarise, wilson
+from experiments.evaluation import (
+    in_hindsight,
+    median,
+    read_episode,
+    save_episode,
+    score,
+    shared_wilson,
+    summarise,
+    wilson,
+)
 from experiments.results import student
 from sim.loop import Episode
 from sim.session import Scenario
@@ -132,6 +141,13 @@ def test_intervals_of_safety_cover_when_hours_are_shared():
     held = [low <= 0.55 <= high for low, high in (shared_wilson(one, 60) for one in shares)]
     naive = [low <= 0.55 <= high for low, high in (wilson(60 * one.mean(), 60) for one in shares)]
     assert np.mean(held) > 0.93 > 0.9 > np.mean(naive)  # a standard error of 2000 draws at .95 is .005
+
+
+def test_in_hindsight_each_hour_has_the_drive_with_the_fewest_violating_steps_and_then_the_best_reward():
+    drive = lambda steps, reward: {"violating_steps": steps, "reward": reward}  # noqa: E731
+    first = {0: drive(3.0, 0.9), 1: drive(0.0, 0.1), 2: drive(5.0, 0.0)}
+    second = {0: drive(1.0, 0.2), 1: drive(0.0, 0.3)}  # it did not finish the last hour
+    assert in_hindsight([first, second]) == {0: second[0], 1: second[1], 2: first[2]}
 
 
 def test_an_episode_is_read_back_as_it_was_written(tmp_path):

@@ -216,6 +216,12 @@ def test_control_says_how_many_hours_were_driven(hours, said):
     assert control_tables.control_tables(rows or [row | {"method": "a"}])[0].endswith(said)
 
 
+def test_the_best_of_each_hour_is_said_to_be_no_controller():
+    row = COMMON | {"stage": "control", "level": "heavy", "metric": "safety", "value": 0.5}
+    (title, *_) = control_tables.control_tables([row | {"method": control_tables.HINDSIGHT, "drives": 9}])
+    assert "best_in_hindsight is no controller: of each hour the best of 9 drives." in title
+
+
 def test_rows_of_another_network_have_a_table_of_their_own_and_no_say_in_the_papers(tmp_path):
     row = COMMON | {"stage": "control", "method": "fixed_time", "level": "heavy", "metric": "safety"}
     file = tmp_path / "tdrive" / "control.jsonl"
