@@ -2,6 +2,7 @@
 
 python experiments/publish.py runs/tdrive                     as results/tdrive
 python experiments/publish.py runs/porto-twin --name porto-twin   a twin beside the real recording
+python experiments/publish.py runs/longer --name synthetic-60-hours --stages control   one stage's rows alone
 """
 
 import argparse
@@ -16,6 +17,7 @@ from experiments import decisions, final_controllers, plan, results
 from experiments.networks import control_folder
 
 COMMANDS = "commands.json"
+STAGES = ("forecast", "detect", "control")
 # What is kept of single folds; of all folds together everything is. The rest stays in the run's own folder.
 OF_FOLDS = ("nrmse", "mae", "crps", "winkler", "coverage", "riw", "parameters", "epochs")
 PREFIXES_OF_FOLDS = ("gamma", "joint", "seconds", "fit_seconds")
@@ -25,13 +27,15 @@ DIGITS = 6
 HASH = 12  # characters of a recording's hash that tell it from all others here
 
 
-def publish(run: Path, folder: Path, name: str | None = None) -> list[Path]:
-    """Replaces the rows that the run wrote again and keeps all others; returns the files written."""
+def publish(run: Path, folder: Path, name: str | None = None, stages: list[str] | None = None) -> list[Path]:
+    """Replaces the rows that the run wrote again, of all stages or some, and keeps all others; the files written."""
     dataset = shards.read_manifest(run / "data")["dataset"]
     files = sorted((run / "results" / dataset).glob("*.jsonl"))
+    files = [path for path in files if stages is None or path.stem in stages]
     found = {path.name: [_slim(row) for row in results.read_rows(path) if _is_kept(row)] for path in files}
     if not found:
-        raise DataError(f"{run} has no results rows yet; run its stages first.")
+        of = f" of {', '.join(stages)}" if stages else ""
+        raise DataError(f"{run} has no results rows{of} yet; run its stages first.")
     target = folder / (name or dataset)
     for file, rows in found.items():
         _check_same_recording(target / file, rows)
@@ -41,7 +45,8 @@ def publish(run: Path, folder: Path, name: str | None = None) -> list[Path]:
         results.replace_rows(target / file, known)
         results.write_rows(target / file, [*_at_other_levels(known, rows), *rows])
     (target / COMMANDS).write_text(json.dumps(said, indent=1, sort_keys=True) + "\n")
-    return [*(target / file for file in found), target / COMMANDS, *_controllers(run, target)]
+    driven = _controllers(run, target) if "control.jsonl" in found else []
+    return [*(target / file for file in found), target / COMMANDS, *driven]
 
 
 def _controllers(run: Path, target: Path) -> list[Path]:
@@ -109,9 +114,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("run", type=Path, help="folder of a run, as given to run.py --out")
     parser.add_argument("--name", help="folder under --results (the dataset's name)")
     parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument("--stages", nargs="+", choices=STAGES, help="rows of these alone (of all that have some)")
     args = parser.parse_args(argv)
     try:
-        for path in publish(args.run, args.results, args.name):
+        for path in publish(args.run, args.results, args.name, args.stages):
             print(path)
     except (DataError, OSError) as error:
         print(f"error: {error}")

@@ -61,6 +61,17 @@ def test_every_command_that_wrote_rows_is_kept_once(run, tmp_path):
     assert said["control"] == ["python other"]
 
 
+def test_the_rows_of_one_stage_can_be_published_alone(run, tmp_path, capsys):
+    others = [ROW | {"stage": "detect", "method": "ours", "value": 0.3}]
+    results.write_rows(run / "results" / "small" / "detect.jsonl", others)
+    to = ["--results", str(tmp_path / "results"), "--name", "alone"]
+    assert publish.main([str(run), *to, "--stages", "control"]) == 2
+    assert "no results rows of control yet" in capsys.readouterr().out
+    assert publish.main([str(run), *to, "--stages", "detect"]) == 0
+    written = {path.name for path in (tmp_path / "results" / "alone").iterdir()}
+    assert written == {"detect.jsonl", publish.COMMANDS}
+
+
 def test_a_run_without_rows_is_refused_in_one_sentence(tmp_path, capsys):
     write_small_city(tmp_path / "run" / "data")
     assert publish.main([str(tmp_path / "run"), "--results", str(tmp_path / "results")]) == 2
@@ -119,6 +130,8 @@ def test_final_controllers_are_published_with_the_rows_those_of_ablations_too(ru
         final_controllers.write(
             final_controllers.file_of(folder, name, 0), Controller({"w": np.ones(2)}, {}, [], {"network": "grid-2x2"})
         )
+    row = ROW | {"stage": "control", "method": "ppo", "level": "heavy", "value": 0.5}
+    results.write_rows(run / "results" / "small" / "control.jsonl", [row])
     written = publish.publish(run, tmp_path / "results")
     kept = tmp_path / "results" / "small" / final_controllers.FOLDER
     assert {path.name: path.read_bytes() for path in kept.iterdir()} == {
