@@ -60,6 +60,14 @@ def test_the_headline_says_on_what_it_was_measured_and_leaves_open_what_was_not(
     assert "| relative width of the intervals | 0.43 † |" in text
 
 
+def test_the_headline_tells_episodes_from_the_hours_that_they_share(tmp_path):
+    driven = {"dataset": "synthetic", "preset": "default", "data": "synthetic", "stage": "control", "level": "heavy"}
+    row = driven | {"method": "lycon_wrl_plus", "metric": "safety", "value": 0.5, "lower": 0.375, "upper": 0.625}
+    results.write_rows(tmp_path / headline.ROAD / "control.jsonl", [row | {"episodes": 180, "hours": 60}])
+    text = headline.render(ours.load(tmp_path))
+    assert "| 0.500 [0.375, 0.625] |" in text and "180 episodes of 60 test hours |" in text
+
+
 def test_the_best_mean_is_bold_and_its_interval_is_over_seeds(tmp_path):
     rows = [
         forecast_row(method, metric, value, seed)
