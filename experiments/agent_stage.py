@@ -15,7 +15,6 @@ from experiments import agent_figures, agent_road, agents, final_controllers, ri
 from experiments.agent_road import CityDays, Site
 from experiments.agents import OURS, RIVALS
 from experiments.configs import experiment_config
-from experiments.controllers import REFERENCE
 from experiments.evaluation import NOTHING, RULES, Scores, by_hour, hourly, summarise, take_over
 from experiments.final_controllers import Controller
 from experiments.keeping import keep_surroundings
@@ -82,8 +81,8 @@ class LearnedControllers:
             agent, curve = self._trained(name, seed, training)
             cfg = agents.agent_config(name, self.preset, level)
             place = self.folder / level.name / self._place(name, training) / f"seed{seed}"
-            if name in RIVALS and kept_iteration(curve) == 0:  # it has kept what it began with, the default plan
-                take_over(episode_folder(self.folder, self._demand(level), REFERENCE), place)
+            if name in RIVALS and kept_iteration(curve) == 0:  # it has kept the plan that it began with
+                take_over(episode_folder(self.folder, self._demand(level), rivals.first_plan(name)), place)
             evaluate = rivals.evaluate_rival if name in RIVALS else agents.evaluate_agent
             episodes, verdict = evaluate(name, seed, agent, cfg, self._site(name, training), scenarios, place)
             scores = by_hour(episodes, level.limits)
@@ -179,7 +178,7 @@ class LearnedControllers:
         """A folder name that changes with whatever an agent is learned from."""
         cfg = agents.agent_config(name, self.preset, level)
         digest = hashlib.sha256(f"{LEARNING} {cfg!r} {self._circumstances(name, level)}".encode())
-        learned_from = rivals.settings(name, cfg) if name in RIVALS else (trial.FOLLOWING, agents.TRIED)
+        learned_from = rivals.learned_from(name, cfg) if name in RIVALS else (trial.FOLLOWING, agents.TRIED)
         digest.update(repr(learned_from).encode())
         if self.source is not None:  # what was learned elsewhere is another controller
             for path in self._files(name):

@@ -31,7 +31,9 @@ from stream_jax.rl.state import StateConfig
 from stream_jax.rl.world_network import WorldConfig
 
 OURS = "lycon_wrl_plus"
-RIVALS = ("ppo", "cpo", "sac_lagrangian", "la_mbda")  # learned with the preset's budget, see rivals.py
+FOLLOWING = ":following"  # a rival that begins with the plan that ours begins with, instead of the default plan
+_LEARNERS = ("ppo", "cpo", "sac_lagrangian", "la_mbda")
+RIVALS = (*_LEARNERS, *(f"{name}{FOLLOWING}" for name in _LEARNERS))  # with the preset's budget, see rivals.py
 LEARNING_PART = "val"  # of the recording: the upstream models have not been trained on it, and it is not the test
 # What an ablation changes; every one of them is trained anew with the same budget.
 VARIANTS = {

@@ -13,6 +13,8 @@ from sim.loop import Episode
 matplotlib.use("Agg")
 MARKERS = "os^"  # after ten colours
 UNAWARE = ":no_uncertainty"  # ends the name of the learner that does not hear how sure the forecast is
+FOLLOWING = ":following"  # and that of a rival which begins with the plan of ours
+OURS = "lycon_wrl_plus"
 WAITS = (60, 120, 240, 480, 960, 1920)  # s, on a logarithmic axis
 
 
@@ -106,17 +108,18 @@ def learning_curves(rows: list[dict]) -> Figure:
 
 
 def curve_panels(learners: list[str]) -> list[Panels]:
-    """Rows of panels: all methods; ours with and without uncertainty; and ours beside its other ablations.
+    """Rows of panels: all methods; ours and rivals from our start; ours with and without uncertainty; other ablations.
 
-    The last two show what learning changed, on scales of their own; a row without learners is left out.
+    All but the first show what learning changed, on scales of their own; a row without learners is left out.
     """
     whole = sorted(method for method in learners if ":" not in method)
-    bases = {method.partition(":")[0] for method in learners if ":" in method}
-    full = [method for method in whole if method in bases]
-    unaware = sorted(method for method in learners if method.endswith(UNAWARE))
-    other = sorted(method for method in learners if ":" in method and method not in unaware)
+    following, unaware = (sorted(one for one in learners if one.endswith(end)) for end in (FOLLOWING, UNAWARE))
+    other = sorted(method for method in learners if ":" in method and method not in following + unaware)
+    full = [method for method in whole if any(one.startswith(f"{method}:") for one in unaware + other)]
+    ours = [method for method in whole if method == OURS]
     groups = [
         Panels("all methods", whole, whole, False),
+        Panels("all from the same plan", ours + following, ours + following, True) if following else None,
         Panels("uncertainty", full + unaware, full + unaware, True) if unaware else None,
         Panels("ablations", full + other, full, True) if other else None,
     ]

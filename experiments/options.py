@@ -107,7 +107,8 @@ def _add_control(control: argparse._ArgumentGroup) -> None:
         nargs="+",
         help="controllers to compare (ours and four without learning), or all of these; learned ones are also "
         ":no_lyapunov, :soft_0.1, :soft_1, :no_uncertainty, :no_anomaly, :diagonal and :learned of ours (the last two "
-        "are covariances of the city's cells), ppo, cpo, sac_lagrangian and la_mbda",
+        "are covariances of the city's cells), ppo, cpo, sac_lagrangian and la_mbda, and "
+        ":following of these four (they begin with the plan that ours begins with, not with the default plan)",
     )
     control.add_argument("--grid", type=int, metavar="N", help="an N×N grid, 2 to 10 (smoke preset: 2, others: 4)")
     control.add_argument("--network", type=Path, metavar="FILE", help="your own .net.xml or .sumocfg instead of a grid")

@@ -18,24 +18,26 @@ from jax import Array
 
 from experiments import agent_road, evaluation
 from experiments.agent_road import Site
-from experiments.agents import RIVALS, learning_episodes
-from experiments.baselines.control import cpo, la_mbda, ppo, sac_lagrangian
+from experiments.agents import FOLLOWING, RIVALS, learning_episodes
+from experiments.baselines.control import cpo, following_plan, la_mbda, ppo, sac_lagrangian
 from experiments.baselines.control.cpo import CPOConfig
 from experiments.baselines.control.la_mbda import LambdaConfig
 from experiments.baselines.control.posterior import PosteriorConfig
 from experiments.baselines.control.ppo import PPORivalConfig
-from experiments.baselines.control.road_task import MakeStep, road_task, step_maker, trajectories
+from experiments.baselines.control.road_task import MakeStep, default_plan, road_task, step_maker, trajectories
 from experiments.baselines.control.sac_lagrangian import SACConfig
-from experiments.baselines.control.task import Units, measure_units, remembered
+from experiments.baselines.control.task import Task, Units, measure_units, remembered
+from experiments.controllers import REFERENCE
 from sim.session import Scenario
 from stream_jax.rl import agent as agents
-from stream_jax.rl import replay, verification
+from stream_jax.rl import replay, trial, verification
 from stream_jax.rl.agent import AgentConfig
 from stream_jax.rl.agent_store import LEARNING, AgentStore
 from stream_jax.rl.episodes import Episode
 from stream_jax.rl.lycon_wrl_plus import Collect
 
-METHODS: dict[str, ModuleType] = dict(zip(RIVALS, (ppo, cpo, sac_lagrangian, la_mbda), strict=True))
+_MODULES = (ppo, cpo, sac_lagrangian, la_mbda)
+METHODS: dict[str, ModuleType] = dict(zip(RIVALS, 2 * _MODULES, strict=True))
 Row = dict[str, Any]
 
 
@@ -59,6 +61,7 @@ class Fitted(NamedTuple):
 
 def settings(name: str, cfg: AgentConfig) -> PPORivalConfig | CPOConfig | SACConfig | LambdaConfig:
     """A rival's sizes, rates and number of updates, as far as they have a counterpart the same as ours."""
+    name = name.removesuffix(FOLLOWING)
     if name == "ppo":
         return PPORivalConfig(cfg.policy, cfg.ppo, cfg.rounds)
     if name == "cpo":
@@ -81,6 +84,22 @@ def settings(name: str, cfg: AgentConfig) -> PPORivalConfig | CPOConfig | SACCon
     )
 
 
+def learned_from(name: str, cfg: AgentConfig) -> Any:
+    """Settings and, where it is not the default plan, what learning begins with."""
+    chosen = settings(name, cfg)
+    return (chosen, trial.FOLLOWING) if name.endswith(FOLLOWING) else chosen
+
+
+def first_plan(name: str) -> str:
+    """The controller without learning that a rival begins with, by the name of its episodes' folder."""
+    return f"following_plan-{following_plan.version()}" if name.endswith(FOLLOWING) else REFERENCE
+
+
+def task_of(name: str, adjacency: Array, cfg: AgentConfig) -> Task:
+    """The road with the plan that a rival begins with."""
+    return road_task(adjacency, cfg, following_plan.plan if name.endswith(FOLLOWING) else default_plan)
+
+
 def fit(
     key: Array,
     name: str,
@@ -94,7 +113,7 @@ def fit(
     Args:
         adjacency: [I, I] row-normalised, who is next to whom.
     """
-    method, chosen, task = METHODS[name], settings(name, cfg), road_task(adjacency, cfg)
+    method, chosen, task = METHODS[name], settings(name, cfg), task_of(name, adjacency, cfg)
     store = AgentStore(checkpoint_dir, _fingerprint(key, name, adjacency, cfg))
     start_key, drive_key, learn_key = jax.random.split(key, 3)
     blank = agents.blank_state(adjacency.shape[0], cfg)
@@ -141,7 +160,7 @@ def evaluate_rival(
     folder: Path,
 ) -> tuple[list, Row]:
     """Episodes without exploration; there is no certificate to report."""
-    task = road_task(jnp.asarray(agent_road.adjacency(site.road.network)), cfg)
+    task = task_of(name, jnp.asarray(agent_road.adjacency(site.road.network)), cfg)
     step = step_maker(METHODS[name], settings(name, cfg), task, cfg)(jax.random.key(seed), learner, False)
     method = agent_road.agent_method(name, step, site, scenarios, folder)
     return evaluation.evaluate(method, scenarios, folder, site.workers, site.console), {}
@@ -150,7 +169,7 @@ def evaluate_rival(
 def start(name: str, adjacency: Array, cfg: AgentConfig) -> Any:
     """A rival that has learned nothing, for shapes."""
     blank = agents.blank_state(adjacency.shape[0], cfg)
-    return METHODS[name].start(jax.random.key(0), road_task(adjacency, cfg), blank, settings(name, cfg))
+    return METHODS[name].start(jax.random.key(0), task_of(name, adjacency, cfg), blank, settings(name, cfg))
 
 
 def acting(learner: Any) -> Any:
@@ -165,7 +184,8 @@ def with_acting(learner: Any, actor: Any) -> Any:
 
 def as_dict(name: str, cfg: AgentConfig) -> dict[str, Any]:
     """Everything that a rival is learned with, for its folder."""
-    return dataclasses.asdict(cfg) | {"rival": dataclasses.asdict(settings(name, cfg))}
+    begun = {"begins_with": trial.FOLLOWING} if name.endswith(FOLLOWING) else {}
+    return dataclasses.asdict(cfg) | {"rival": dataclasses.asdict(settings(name, cfg))} | begun
 
 
 _performance = jax.jit(verification.performance, static_argnames="cfg")
@@ -201,7 +221,7 @@ def _validated(
 
 def _fingerprint(key: Array, name: str, adjacency: Array, cfg: AgentConfig) -> str:
     """Tells whether a checkpoint belongs to this run: same rival and settings, same key, same road."""
-    facts = repr((LEARNING, name, cfg, settings(name, cfg), jax.random.key_data(key).tolist()))
+    facts = repr((LEARNING, name, cfg, learned_from(name, cfg), jax.random.key_data(key).tolist()))
     digest = hashlib.sha256(facts.encode())
     digest.update(np.ascontiguousarray(adjacency))
     return digest.hexdigest()

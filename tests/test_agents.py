@@ -78,6 +78,10 @@ def test_learning_curves_count_simulated_steps_and_keep_validations_apart():
             [OURS, f"{OURS}:soft_1", f"{OURS}:no_uncertainty"],
             [{OURS}, {OURS, f"{OURS}:no_uncertainty"}, {OURS, f"{OURS}:soft_1"}],
         ),
+        (
+            [OURS, "ppo", "ppo:following", f"{OURS}:soft_1"],
+            [{OURS, "ppo"}, {OURS, "ppo:following"}, {OURS, f"{OURS}:soft_1"}],
+        ),
     ],
 )
 def test_learning_curves_of_ablations_stand_beside_ours_on_a_scale_of_their_own(methods, drawn):

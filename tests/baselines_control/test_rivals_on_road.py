@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+from types import SimpleNamespace
 
 import chex
 import jax
@@ -12,11 +13,12 @@ import pytest
 from data.errors import DataError
 from experiments import agent_stage, agents, control_stage, evaluation, results, rivals
 from experiments.agent_road import CityDays
-from experiments.baselines.control import cpo
+from experiments.baselines.control import cpo, following_plan
 from experiments.baselines.control.ppo import Samples
 from experiments.baselines.control.road_task import road_task, step_maker, trajectories
 from experiments.baselines.control.task import experience, mean_cost, measure_units, remembered, signals
-from stream_jax.rl import improvement, replay, verification
+from experiments.controllers import make_method
+from stream_jax.rl import improvement, policy, replay, trial, verification
 from stream_jax.rl import lycon_wrl_plus as lycon
 from stream_jax.rl.agent import blank_state
 from stream_jax.rl.constraints import Limits
@@ -27,6 +29,7 @@ from tests.rl.toy_settings import CFG
 from tests.small_city import write_small_city
 
 KEY = jax.random.key(0)
+PLAIN = [name for name in agents.RIVALS if not name.endswith(agents.FOLLOWING)]
 TOY = dataclasses.replace(CFG, rounds=4, imagined=1.0, limits=Limits(queue=10.0), validate_every=1)
 
 
@@ -46,7 +49,7 @@ def default_plan(seed=77, episodes=16):
     return driven(name, learner, seed=seed, episodes=episodes)
 
 
-@pytest.mark.parametrize("name", agents.RIVALS)
+@pytest.mark.parametrize("name", PLAIN)
 def test_every_rival_beats_the_default_plan_on_roads_it_has_not_seen(name):
     cfg = dataclasses.replace(TOY, iterations=6)
     fitted = rivals.fit(KEY, name, toy_road.collect, ADJACENCY, cfg)
@@ -133,7 +136,7 @@ def test_the_whole_network_moves_by_as_much_as_all_who_share_a_credit():
     np.testing.assert_array_equal(chosen.advantage, [[0.0, 6.0], [4.0, 18.0]])
 
 
-@pytest.mark.parametrize("name", agents.RIVALS)
+@pytest.mark.parametrize("name", PLAIN)
 def test_rivals_hold_the_direction_of_their_exploration_as_ours_does(name):
     cfg = dataclasses.replace(TOY, hold=5)
     method, chosen, task = rivals.METHODS[name], rivals.settings(name, cfg), road_task(ADJACENCY, cfg)
@@ -156,6 +159,46 @@ def test_a_rival_keeps_what_it_began_with_if_nothing_learned_was_better(monkeypa
     chex.assert_trees_all_equal(fitted.learner, begun)
     assert [row["is_kept"] for row in fitted.rows if row["kind"] == "validation"] == [True, False, False]
     assert agent_stage.kept_iteration(fitted.rows) == 0
+
+
+def moment(seed=1):
+    """A state of the toy road with queues to follow and a city that says something."""
+    queues = 2.0 * jax.random.uniform(jax.random.key(seed), (toy_road.INTERSECTIONS, 10))
+    return blank_state(toy_road.INTERSECTIONS, TOY)._replace(local=queues)
+
+
+@pytest.mark.parametrize("name", [name for name in agents.RIVALS if name not in PLAIN])
+def test_a_rival_may_begin_with_the_plan_that_ours_begins_with(name):
+    task, chosen, state = rivals.task_of(name, ADJACENCY, TOY), rivals.settings(name, TOY), moment()
+    begun = rivals.start(name, ADJACENCY, TOY)
+    step = step_maker(rivals.METHODS[name], chosen, task, TOY)(KEY, begun, False)
+    seen = jax.tree.map(lambda leaf: leaf[None], (state.local, toy_road.view(), state.plan, state.clock))
+    made = step(np.array([3]), 0, *seen)
+    ours = lycon.start(KEY, ADJACENCY, TOY).agent
+    following = trial.with_gains(ours, trial.following_gains())
+    expected = policy.mean_action(following.policy, state, ADJACENCY, TOY.policy)
+    chex.assert_trees_all_close(made.action[0], expected, atol=1e-6)  # float32 in another order
+    assert np.abs(made.action).max() > 0.2 and np.abs(made.proposed).max() < 1e-6
+    assert chosen == rivals.settings(name.removesuffix(agents.FOLLOWING), TOY)  # all else is alike
+
+
+def test_an_action_corrects_the_plan_in_the_road_in_the_world_model_and_in_what_the_next_state_remembers():
+    task, state = rivals.task_of("la_mbda:following", ADJACENCY, TOY), moment()
+    plan = following_plan.plan(state)
+    correction = jnp.full_like(plan, 0.25).at[0].set(3.0)  # drawn outside of [-1, 1] at the first intersection
+    driven_plan = jnp.clip(plan + jnp.clip(correction, -1.0, 1.0), -1.0, 1.0)
+    chex.assert_trees_all_close(task.driven(state, correction), driven_plan)
+    chex.assert_trees_all_close(task.advance(state, correction, state.local).plan, driven_plan)
+    usual = road_task(ADJACENCY, TOY)
+    chex.assert_trees_all_close(task.inputs(state, correction), usual.inputs(state, driven_plan))
+    chex.assert_trees_all_equal(usual.driven(state, correction), jnp.clip(correction, -1.0, 1.0))
+
+
+def test_rivals_that_begin_otherwise_are_not_taken_for_each_other(tmp_path):
+    begun = make_method("following_plan", SimpleNamespace(network=None), 600.0, tmp_path)
+    assert rivals.first_plan("cpo:following") == begun.folder and rivals.first_plan("cpo") == "default_plan"
+    assert rivals.learned_from("cpo", TOY) == rivals.settings("cpo", TOY) != rivals.learned_from("cpo:following", TOY)
+    assert "begins_with" in rivals.as_dict("cpo:following", TOY).keys() - rivals.as_dict("cpo", TOY).keys()
 
 
 def test_memory_has_one_shape_and_forgets_the_oldest():

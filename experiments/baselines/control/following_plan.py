@@ -14,7 +14,7 @@ from stream_jax.rl import trial
 from stream_jax.rl.agent import AgentConfig, blank_state
 from stream_jax.rl.constraints import physical_state
 from stream_jax.rl.reaction import terms
-from stream_jax.types import RoadMeasurement
+from stream_jax.types import RLState, RoadMeasurement
 
 
 def version() -> str:
@@ -27,11 +27,16 @@ def step_fn(tick: Tick) -> np.ndarray:
     return np.asarray(_actions(jax.tree.map(jnp.asarray, tick.road)))
 
 
+def plan(state: RLState) -> jax.Array:
+    """[I, 9] inside (-1, 1)."""
+    return jnp.tanh(terms(state) @ trial.following_gains())
+
+
 @jax.jit
 def _actions(road: RoadMeasurement) -> jax.Array:
     def one(measured: RoadMeasurement) -> jax.Array:
         x = physical_state(measured)
         state = blank_state(x.shape[0], AgentConfig())  # its gains do not hear the city
-        return jnp.tanh(terms(state._replace(local=x)) @ trial.following_gains())
+        return plan(state._replace(local=x))
 
     return jax.vmap(one)(road)

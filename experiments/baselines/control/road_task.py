@@ -25,11 +25,24 @@ from stream_jax.rl.verification import COSTS
 from stream_jax.types import Certificate, CityView, RLState
 
 NO_SIGMA = jnp.array([0.0, jnp.inf])  # mean and unit under which the forecast's sigma counts nothing
+Plan = Callable[[RLState], Array]  # state -> [I, 9] in [-1, 1]
 MakeStep = Callable[[Array, Any, bool], PolicyStep]  # key, learner, whether to explore
 
 
-def road_task(adjacency: Array, cfg: AgentConfig) -> Task:
-    """A row is an intersection, which sees its neighbours' mean and is credited with its neighbourhood."""
+def default_plan(state: RLState) -> Array:
+    """What an action of 0 everywhere is."""
+    return jnp.zeros((physical(state).shape[0], ACTIONS))
+
+
+def road_task(adjacency: Array, cfg: AgentConfig, plan: Plan = default_plan) -> Task:
+    """A row is an intersection, which sees its neighbours' mean and is credited with its neighbourhood.
+
+    Args:
+        plan: what a rival's actions are corrections of, and what it begins with.
+    """
+
+    def driven(state: RLState, action: Array) -> Array:
+        return executed(plan(state) + executed(action))
 
     def reward(state: RLState, action: Array, following: RLState) -> Array:
         still = jnp.zeros_like(action)
@@ -46,7 +59,7 @@ def road_task(adjacency: Array, cfg: AgentConfig) -> Task:
 
     def advance(state: RLState, action: Array, x_next: Array) -> RLState:
         clock = advance_clock(state.clock, cfg.world.control_s, cfg.world.forecast_s)
-        return state._replace(local=clip_physical(x_next), plan=action, clock=clock)
+        return state._replace(local=clip_physical(x_next), plan=driven(state, action), clock=clock)
 
     return Task(
         actions=ACTIONS,
@@ -56,9 +69,10 @@ def road_task(adjacency: Array, cfg: AgentConfig) -> Task:
         credited=credited,
         own=own,
         charged=charged,
-        inputs=lambda state, action: world_model.inputs(state, action, adjacency),
+        inputs=lambda state, action: world_model.inputs(state, driven(state, action), adjacency),
         predicted=physical,
         advance=advance,
+        driven=driven,
         reach=float(np.asarray((adjacency > 0).sum(-1).max()) + 1),
     )
 
@@ -77,9 +91,9 @@ def step_maker(method: ModuleType, settings: Any, task: Task, cfg: AgentConfig) 
     ) -> Decision:
         def one(seed: Array, time: Array, x: Array, view: CityView, plan: Array, clock: Array) -> Decision:
             draw_key = jax.random.fold_in(jax.random.fold_in(key, seed), time // cfg.hold)
-            observed = task.observe(make_state(x, view, plan, clock, cfg.state))
-            proposed, likelihood = method.act(draw_key, learner, observed, settings, explore)
-            return Decision(executed(proposed), proposed, likelihood, no_certificate())
+            state = make_state(x, view, plan, clock, cfg.state)
+            proposed, likelihood = method.act(draw_key, learner, task.observe(state), settings, explore)
+            return Decision(task.driven(state, proposed), proposed, likelihood, no_certificate())
 
         return jax.vmap(one)(seeds, times, *seen)
 

@@ -34,6 +34,7 @@ class Task:
     inputs: Callable[[Any, Array], Array]  # state, action -> [R, inputs]
     predicted: Callable[[Any], Array]  # state -> [R, P]
     advance: Callable[[Any, Array, Array], Any]  # state, action, predicted numbers of the next moment -> next state
+    driven: Callable[[Any, Array], Array] = lambda state, action: executed(action)  # what the environment is given
     reach: float = 1.0  # rows that share the credit for what happens at one: all act, so the whole moves this much more
 
 
