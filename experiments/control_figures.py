@@ -111,8 +111,9 @@ def curve_panels(learners: list[str]) -> list[Panels]:
     """Rows of panels: all methods; ours and rivals from our start; ours with and without uncertainty; other ablations.
 
     All but the first show what learning changed, on scales of their own; a row without learners is left out.
+    Ours comes first everywhere, so that a method and its variant from our start have the same colour.
     """
-    whole = sorted(method for method in learners if ":" not in method)
+    whole = sorted((method for method in learners if ":" not in method), key=lambda method: (method != OURS, method))
     following, unaware = (sorted(one for one in learners if one.endswith(end)) for end in (FOLLOWING, UNAWARE))
     other = sorted(method for method in learners if ":" in method and method not in following + unaware)
     full = [method for method in whole if any(one.startswith(f"{method}:") for one in unaware + other)]
