@@ -3,6 +3,7 @@
 import gc
 import io
 import os
+import tempfile
 from collections.abc import Iterator
 
 import jax
@@ -15,6 +16,11 @@ from data.spark_etl.session import spark_session
 os.environ["JAX_PLATFORMS"] = "cpu"  # read when jax first asks for a device, which is later than this
 # The tests compile much and compute little: without XLA's costly passes they take half the time.
 jax.config.update("jax_disable_most_optimizations", True)
+# Many tests compile what others have compiled: each process keeps its programs on disk for as long as it lives.
+PROGRAMS = tempfile.TemporaryDirectory(prefix="stream_jax_programs_", ignore_cleanup_errors=True)
+jax.config.update("jax_compilation_cache_dir", PROGRAMS.name)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 @pytest.fixture(scope="module", autouse=True)
