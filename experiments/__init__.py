@@ -1,1 +1,1 @@
-"""Runs, presets, baselines, benchmarks, tables and figures."""
+"""The commands, the methods that are compared, the stages of a run, tables, reports and benchmarks."""

@@ -10,7 +10,8 @@ import rich
 from rich.markup import escape
 from rich.table import Table
 
-from experiments import compiled, live
+from experiments import live
+from experiments.cli import compiled
 from sim.demand import DEMAND_LEVELS
 from sim.session import SessionConfig
 from stream_jax.rl.constraints import constraint_values, costs

@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.table import Table
 
 from data import loader
-from experiments import results
-from experiments.controllers import check_controllers, make_method
-from experiments.evaluation import evaluate, score, summarise
-from experiments.networks import control_folder
-from experiments.road import CityRoad, city_road, draw_scenarios, episode_folder
+from experiments.cli.networks import control_folder
+from experiments.evaluation import results
+from experiments.evaluation.drives import evaluate, score, summarise
+from experiments.methods.control.controllers import check_controllers, make_method
+from sim.city_road import CityRoad, city_road, draw_scenarios, episode_folder
 from sim.demand import DEMAND_LEVELS, DemandConfig
 from sim.network import GridConfig
 from stream_jax.rl.constraints import Limits

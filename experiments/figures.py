@@ -14,7 +14,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments import ours, paper, tables
+from experiments.tables import ours, paper
+from experiments.tables import render as tables
 
 matplotlib.use("Agg")
 WIDE = 0.38  # of a bar

@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from experiments import results
+from experiments.evaluation import results
 
 RUN = Path(__file__).with_name("run.py")
 TIMED = ("seconds", "_ms")  # in the names of metrics that no two runs have alike

@@ -11,10 +11,10 @@ import numpy as np
 from data import loader
 from data.errors import DataError
 from data.loader import TrafficDataset
-from experiments import agent_road
-from experiments.baselines.control import default_plan
-from experiments.keeping import DATA, kept_road
-from experiments.road import draw_scenarios, vehicles_per_hour
+from experiments.methods.control import default_plan
+from experiments.stages import agent_road
+from experiments.stages.keeping import DATA, kept_road
+from sim.city_road import draw_scenarios, vehicles_per_hour
 from sim.demand import DEMAND_LEVELS, DemandConfig
 from sim.network import Network, read_network
 from sim.session import Scenario, Session, SessionConfig

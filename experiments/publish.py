@@ -13,8 +13,10 @@ from pathlib import Path
 
 from data.errors import DataError
 from data.spark_etl import shards
-from experiments import decisions, final_controllers, plan, results
-from experiments.networks import control_folder
+from experiments.cli import plan
+from experiments.cli.networks import control_folder
+from experiments.evaluation import decisions, results
+from experiments.stages import final_controllers
 
 COMMANDS = "commands.json"
 STAGES = ("forecast", "detect", "control")

@@ -14,19 +14,19 @@ from rich.console import Console
 from rich.markup import escape
 
 from data.errors import DataError
-from experiments import compiled, display, lock, options, plan
+from experiments.cli import compiled, display, lock, options, plan
 from sim.errors import RoadError
 
 FAILED, STOPPED = 2, 130
 LOG_WIDTH = 120  # of tables in a file, where nobody can widen a window
 # Loaded when their turn comes: etl needs no jax, nothing but control needs SUMO, and a plan needs none of them.
 WORK = {
-    "etl": "experiments.stages:etl",
-    "forecast": "experiments.forecast_stage:forecast",
-    "detect": "experiments.detect_stage:detect",
-    "control": "experiments.control_stage:control",
-    "report": "experiments.report:report",
-    "table": "experiments.sensitivity:table",
+    "etl": "experiments.stages.etl:etl",
+    "forecast": "experiments.stages.forecast:forecast",
+    "detect": "experiments.stages.detect:detect",
+    "control": "experiments.stages.control:control",
+    "report": "experiments.stages.report:report",
+    "table": "experiments.stages.sensitivity:table",
 }
 
 
@@ -59,13 +59,13 @@ def run(args: argparse.Namespace, words: list[str], out: Path, console: Console)
     args.detectors = args.detectors or options.TABLE_DETECTORS.get(args.table)
     args.controllers = args.controllers or options.TABLE_CONTROLLERS.get(args.table)
     if args.methods:
-        load("experiments.forecast_stage:check_methods")(args.methods)
+        load("experiments.stages.forecast:check_methods")(args.methods)
     if args.detectors:
-        load("experiments.detectors:check_detectors")(args.detectors)
+        load("experiments.stages.detectors:check_detectors")(args.detectors)
     if args.network:
         load("sim.network:read_network")(args.network)
     if args.dry_run:
-        cfg = load("experiments.configs:experiment_config")(args)
+        cfg = load("experiments.presets:experiment_config")(args)
         plan.show(plan.make_plan(args, out, chosen, cfg.seeds, cfg.max_folds), out, console)
         return
     out.mkdir(parents=True, exist_ok=True)

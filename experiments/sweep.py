@@ -19,8 +19,10 @@ from rich.console import Console
 from rich.table import Table
 
 from data import loader
-from experiments import compiled, forecasting, options, results
-from experiments.configs import ExperimentConfig, experiment_config
+from experiments.cli import compiled, options
+from experiments.evaluation import results
+from experiments.presets import ExperimentConfig, experiment_config
+from experiments.stages import forecasting
 from stream_jax.fit import BATCH_AXIS
 from stream_jax.gnn import pu_gat_plus
 

@@ -17,10 +17,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from data.loader import TrafficDataset
-from experiments import agent_road, compiled, incident_log, live, system
+from experiments import live
+from experiments.cli import compiled
 from experiments.control import PRETRAINED
-from experiments.keeping import kept_road
-from experiments.road import vehicles_per_hour
+from experiments.evaluation import incident_log
+from experiments.stages import agent_road, system
+from experiments.stages.keeping import kept_road
+from sim.city_road import vehicles_per_hour
 from sim.demand import DEMAND_LEVELS, DemandConfig
 from stream_jax import pipeline
 from stream_jax.checkpoint import System

@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import math
 import os
+import re
 import subprocess
 import tempfile
 import xml.etree.ElementTree as ET
@@ -292,3 +293,8 @@ def _neighbours(
 def _nearest(net: Net, edge: str, position: np.ndarray) -> int:
     here = np.mean([point[:2] for point in net.getEdge(edge).getShape()], 0)
     return int(np.argmin(((position - here) ** 2).sum(1)))
+
+
+def file_name(path: Path) -> str:
+    """The name of a network's file without its endings."""
+    return re.sub(r"(\.gz|\.xml|\.net|\.sumocfg)+$", "", path.name)

@@ -12,9 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import agents, final_controllers, headline, live, ours, overview_tables, paper, readme_tables, rivals
-from experiments import tables as commands
-from experiments.agent_stage import _described
+from experiments import live
+from experiments.stages import agents, final_controllers, rivals
+from experiments.stages.agent_stage import _described
+from experiments.tables import headline, ours, overview_tables, paper, readme_tables
+from experiments.tables import render as commands
 from sim.demand import DEMAND_LEVELS
 
 ROOT = Path(__file__).parent.parent

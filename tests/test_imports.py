@@ -29,6 +29,7 @@ ALLOWED = {
         "stream_jax.rl",
     ),
     "stream_jax/": ("stream_jax",),
+    "sim/city_road.py": ("sim", "data.coverage", "data.errors", "data.loader"),
     "sim/": ("sim", "stream_jax.types", "stream_jax.rl.constraints", "stream_jax.rl.reward"),
     "data/spark_etl/": ("data.errors", "data.spark_etl"),
     "data/loader.py": ("data.errors", "data.spark_etl.shards", "stream_jax.types"),

@@ -26,8 +26,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from experiments import paper, results
 from experiments.bench.train import random_city
+from experiments.evaluation import results
+from experiments.tables import paper
 from stream_jax import pipeline
 from stream_jax.conformal import intervals
 from stream_jax.flows import context, crfn_by

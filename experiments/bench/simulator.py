@@ -19,8 +19,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from experiments.baselines.control import default_plan
-from experiments.evaluation import open_session
+from experiments.evaluation.drives import open_session
+from experiments.methods.control import default_plan
 from sim.demand import DemandConfig, TripPlanner
 from sim.loop import MakeSession, Tick, run_episodes
 from sim.network import GridConfig, build_grid

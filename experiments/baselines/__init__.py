@@ -1,1 +1,0 @@
-"""Methods to compare with, one file each, with the front doors' signatures."""

@@ -1,0 +1,1 @@
+"""What is measured of forecasts, detections, drives and incidents."""

@@ -1,0 +1,220 @@
+"""LyCon-WRL+ and its ablations on the road: trained for each seed, then evaluated like every other controller."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.evaluation import drives as evaluation
+from experiments.stages import agent_road
+from experiments.stages.agent_road import Site
+from sim import loop as sim_loop
+from sim.demand import DemandLevel
+from sim.session import Scenario
+from stream_jax.fit import TrainConfig
+from stream_jax.rl import bounds, certificate, lyapunov, lycon_wrl_plus, replay, trial, verification, world_model
+from stream_jax.rl.agent import Agent, AgentConfig, TrialConfig
+from stream_jax.rl.constraints import violation
+from stream_jax.rl.episodes import Episode, flat_transitions
+from stream_jax.rl.lyapunov import LyapunovConfig, LyapunovParams
+from stream_jax.rl.lycon_wrl_plus import Collect
+from stream_jax.rl.objective import RewardConfig
+from stream_jax.rl.policy import PolicyConfig
+from stream_jax.rl.ppo import PPOConfig
+from stream_jax.rl.safety import DEFAULT_PLAN, SafetyConfig
+from stream_jax.rl.state import StateConfig
+from stream_jax.rl.world_network import WorldConfig
+
+OURS = "lycon_wrl_plus"
+FOLLOWING = ":following"  # a rival that begins with the plan that ours begins with, instead of the default plan
+_LEARNERS = ("ppo", "cpo", "sac_lagrangian", "la_mbda")
+RIVALS = (*_LEARNERS, *(f"{name}{FOLLOWING}" for name in _LEARNERS))  # with the preset's budget, see rivals.py
+LEARNING_PART = "val"  # of the recording: the upstream models have not been trained on it, and it is not the test
+# What an ablation changes; every one of them is trained anew with the same budget.
+VARIANTS = {
+    OURS: {},
+    f"{OURS}:no_lyapunov": {"safety": SafetyConfig(mode="none")},
+    f"{OURS}:soft_0.1": {"safety": SafetyConfig(mode="soft"), "reward": {"soft_lyapunov": 0.1}},
+    f"{OURS}:soft_1": {"safety": SafetyConfig(mode="soft"), "reward": {"soft_lyapunov": 1.0}},
+    f"{OURS}:no_uncertainty": {"state": StateConfig(use_uncertainty=False), "reward": {"uncertainty": 0.0}},
+    f"{OURS}:no_anomaly": {"reward": {"anomaly": 0.0}},  # p-values and flags stay in the state, as in the paper
+    # How the cells' uncertainties add up at an intersection; ours is the kernel exp(-distance / length).
+    f"{OURS}:diagonal": {},
+    f"{OURS}:learned": {},
+    **{name: {} for name in RIVALS},
+}
+COVARIANCES = {f"{OURS}:diagonal": "diagonal", f"{OURS}:learned": "empirical"}
+SEEDS = {"smoke": 1, "default": 1, "paper": 5}  # agents that are trained unless --seeds says otherwise
+TRIED = 0.5  # share of the busy hours in which plans are tried, the busiest: the others say little about them
+TIGHTENING = 0.85  # agents learn to keep this share of the limits on queue and wait, so that noise does not break them
+
+AGENTS = {
+    "smoke": AgentConfig(
+        policy=PolicyConfig(hidden=16, layers=1),
+        trial=TrialConfig(hours=2),
+        ppo=PPOConfig(epochs=1, minibatch=64),
+        world=WorldConfig(members=2, hidden=16, layers=1, horizon=3, held_out_block=2),
+        world_training=TrainConfig(learning_rate=1e-3, batch=8, epochs=2, patience=2),
+        lyapunov=LyapunovConfig(held_out_block=2),
+        lyapunov_training=TrainConfig(learning_rate=1e-3, batch=16, epochs=2, patience=2),
+        safety=SafetyConfig(num_projections=2),
+        iterations=1,
+        episodes=4,
+        rounds=1,
+        validation_episodes=2,
+        validate_every=1,
+    ),
+    # Discount and trace are shorter than usual: a plan shows within minutes, and what comes later is noise to it.
+    "default": AgentConfig(
+        policy=PolicyConfig(std=0.35, std_bounds=(0.05, 0.6)),
+        reward=RewardConfig(discount=0.95, cost_sharpness=4.0, reward_clip=3.0),
+        trial=TrialConfig(hours=24),
+        ppo=PPOConfig(discount=0.95, trace=0.8, learning_rate=1e-3, epochs=6, largest_divergence=0.02),
+        world_training=TrainConfig(learning_rate=2e-3, batch=64, epochs=40, patience=6),
+        safety=SafetyConfig(resolution=1.0),
+        iterations=3,
+        episodes=8,
+        hold=5,
+        rounds=4,
+        margin="mean",  # a conformal margin covers single steps, but leaves next to none of them feasible
+        validation_episodes=8,
+        validate_every=1,
+    ),
+    "paper": AgentConfig(
+        trial=TrialConfig(hours=192),
+        safety=SafetyConfig(resolution=1.0),
+        iterations=50,
+        episodes=20,
+        validation_episodes=20,
+        validate_every=10,
+    ),
+}
+
+
+def agent_config(name: str, preset: str, level: DemandLevel) -> AgentConfig:
+    """The preset's agent with the change that a variant's name stands for and the limits of a demand level."""
+    cfg, changes = AGENTS[preset], dict(VARIANTS[name])
+    reward = dataclasses.replace(cfg.reward, **changes.pop("reward", {}))
+    limits = dataclasses.replace(
+        level.limits, queue=TIGHTENING * level.limits.queue, wait=TIGHTENING * level.limits.wait
+    )
+    if name in RIVALS:  # they have no trial: its episodes are theirs to learn from
+        iterations = cfg.iterations + -(-trial.episodes(cfg) // cfg.episodes)
+        validate_every = round(cfg.validate_every * iterations / cfg.iterations)  # as often as ours
+        changes |= {"iterations": iterations, "validate_every": validate_every, "trial": TrialConfig()}
+    return dataclasses.replace(cfg, limits=limits, judged_by=level.limits, reward=reward, **changes)
+
+
+def learning_episodes(seed: int, site: Site, folder: Path, busiest: float = 1.0) -> Collect:
+    """What a learner of this seed, ours or a rival, collects its experience with."""
+    return agent_road.collector(site, LEARNING_PART, folder / "trips", offset=1_000_000 * seed, busiest=busiest)
+
+
+def start(adjacency: jax.Array, cfg: AgentConfig) -> Agent:
+    """A controller of ours that has learned nothing, for shapes."""
+    return lycon_wrl_plus.start(jax.random.key(0), adjacency, cfg).agent
+
+
+def train_agent(seed: int, cfg: AgentConfig, site: Site, folder: Path) -> tuple[Agent, list[dict]]:
+    """A controller of one seed and its learning curve; goes on where a killed run stopped."""
+    meet = partial(learning_episodes, seed, site, folder)
+    adjacency = jnp.asarray(agent_road.adjacency(site.road.network))
+    # Agents that begin alike find each other's episodes: folders of one road, demand and city have the same parent.
+    fitted = lycon_wrl_plus.fit(
+        jax.random.key(seed),
+        meet(),
+        adjacency,
+        cfg,
+        folder / f"seed{seed}",
+        trial_collect=meet(busiest=TRIED),
+        first_dir=folder.parent / f"first-{_digest((trial.first_settings(cfg), TRIED))}" / f"seed{seed}",
+        trial_dir=folder.parent.parent / f"trial-{trial_digest(cfg, site)}" / f"seed{seed}",
+    )
+    (folder / f"seed{seed}" / "curve.json").write_text(json.dumps(fitted.rows, indent=1, default=str))
+    return fitted.agent, fitted.rows
+
+
+def trial_digest(cfg: AgentConfig, site: Site) -> str:
+    """Changes with whatever a trial depends on: its plans hear the road alone, so what the city says is left out."""
+    road = site.road
+    drawn = road.flow.tobytes(), road.incidents, road.starts[LEARNING_PART].tobytes(), TRIED
+    return _digest((evaluation.RULES, site.vehicles_per_hour, road.planner.cfg, trial.settings(cfg), drawn))
+
+
+def evaluate_agent(
+    name: str,
+    seed: int,
+    agent: Agent,
+    cfg: AgentConfig,
+    site: Site,
+    scenarios: Sequence[Scenario],
+    folder: Path,
+) -> tuple[list, dict[str, float | bool | str]]:
+    """Episodes without exploration, and the certificate as it turned out on them."""
+    adjacency = jnp.asarray(agent_road.adjacency(site.road.network))
+    step = lycon_wrl_plus.policy_step(jax.random.key(seed), agent, adjacency, cfg, explore=False)
+    method = agent_road.agent_method(name, step, site, scenarios, folder)
+    episodes = evaluation.evaluate(method, scenarios, folder, site.workers, site.console)
+    if not episodes:
+        return [], {}
+    learned = replay.stack(
+        [
+            agent_road.rebuilt(one, agent_road.decision_file(folder, one.index, one.scenario), site.days)
+            for one in episodes
+        ]
+    )
+    return episodes, certificate_rows(agent, learned, adjacency, cfg)
+
+
+def decrease_share(agent: Agent, episodes: Sequence[sim_loop.Episode], cfg: AgentConfig) -> float:
+    """Share of control steps at which an agent's L fell as its condition asks, whoever drove.
+
+    What happened is judged, not what a world model foresaw: other controllers have no plan to ask it about.
+    """
+    judged = _falls(agent.lyapunov, jnp.stack([agent_road.physical_rows(one.road) for one in episodes]), cfg=cfg)
+    return float(judged.mean())
+
+
+def _digest(facts: object) -> str:
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:10]
+
+
+@partial(jax.jit, static_argnames="cfg")
+def _falls(params: LyapunovParams, x: jax.Array, cfg: AgentConfig) -> jax.Array:
+    """[E, T] bool. Args: x [E, T + 1, I, 10]."""
+    value = jax.vmap(jax.vmap(partial(lyapunov.value, params, cfg=cfg.lyapunov)))(x)
+    broken = jax.vmap(jax.vmap(lambda one: violation(one, cfg.limits)))(x[:, :-1])
+    return lyapunov.shortfall(value[:, :-1], value[:, 1:], 0.0, broken, cfg.lyapunov) <= 0.0
+
+
+def certificate_rows(
+    agent: Agent, episodes: Episode, adjacency: jax.Array, cfg: AgentConfig
+) -> dict[str, float | bool | str]:
+    """What the certificate promised and what happened; shares are of control steps.
+
+    Bounds hold on the ball that the episodes' states lie in.
+    """
+    row = verification.verify(agent, episodes, adjacency, cfg)
+    x = np.asarray(episodes.x, np.float64)
+    steps = flat_transitions(episodes, cfg.limits, cfg.state)
+    error = world_model.model_error(agent.world, steps, adjacency, cfg.world)
+    radius = float(np.sqrt(np.square(x).sum((-2, -1))).max())
+    slope = bounds.lipschitz_on_ball(agent.lyapunov, radius, x.shape[-2], cfg.lyapunov)
+    jacobian = bounds.world_jacobian(agent.world, adjacency, cfg.world).state
+    return row | {
+        "filtered_share": float(verification.changed(episodes).mean()),
+        "uncertified_share": float(1.0 - np.mean(episodes.certificate.certified)),
+        "default_plan_share": float((np.asarray(episodes.certificate.source) == DEFAULT_PLAN).mean()),
+        "model_error": float(error.absolute),
+        "model_error_relative": float(error.relative),
+        "radius": radius,
+        "lipschitz": slope,
+        "world_jacobian": jacobian,
+        "paper_epsilon_star": certificate.paper_epsilon_star(row["violation"], slope, jacobian, cfg.lyapunov),
+    }

@@ -1,0 +1,243 @@
+"""Stage `detect`: residuals -> flow -> p-values -> rejections on calibration and test parts that do not overlap."""
+
+import argparse
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from data import loader
+from data.errors import DataError
+from data.spark_etl import shards
+from experiments.evaluation import decisions, detector_rows, incident_rows, results
+from experiments.evaluation.decisions import HEADLINE
+from experiments.presets import ExperimentConfig, experiment_config
+from experiments.report import detect_figures
+from experiments.stages import detection, detectors
+from stream_jax.checkpoint import ForecasterCheckpoint
+from stream_jax.conformal import dependence, fdr, fdr_metrics
+
+RULES = 3  # of residuals, screening and scores; saved scores of other rules are not read
+
+
+def detect(args: argparse.Namespace, out: Path, console: Console) -> Path:
+    """Runs the stage on the forecasters of `<out>/forecast`; returns the results file."""
+    dataset = loader.load(out / "data")
+    cfg, names = experiment_config(args), detectors.check_detectors(args.detectors)
+    folder, rows_file = out / "detect", out / "results" / dataset.manifest["dataset"] / "detect.jsonl"
+    folder.mkdir(parents=True, exist_ok=True)
+    scenarios = ["clean", "injected", "contaminated"] + (["incidents"] if dataset.manifest["events"] else [])
+    rows, theirs, first_seed = [], [], None
+    for seed in range(cfg.seeds):
+        by_fold = {
+            fold: score_fold(dataset, fold, seed, cfg, scenarios, out, console) for fold in cfg.folds(dataset.num_folds)
+        }
+        scored = {name: [one[name] for one in by_fold.values()] for name in scenarios}
+        rows += seed_rows(scored, dataset, seed)
+        theirs += compared_rows(names, by_fold, dataset, seed, cfg, out, console)
+        first_seed = first_seed or scored
+    common = {
+        "dataset": dataset.manifest["dataset"],
+        "data": dataset.manifest["data"],
+        "data_hash": dataset.manifest["content_hash"],
+        "cells": dataset.manifest["cells"],
+        "preset": args.preset,
+        "stage": "detect",
+        "method": "crfn_by",
+        "device": jax.devices()[0].device_kind,
+    }
+    results.write_rows(rows_file, (common | row for row in rows + theirs))
+    warn_of_size(first_seed["clean"], dataset, console)
+    detect_figures.draw_all(folder, dataset, first_seed, rows)
+    print_table(rows, dataset, console)
+    if names:
+        detector_rows.print_summary(rows + theirs, dataset, console)
+    console.print(f"rows: {rows_file}   figures: {folder}")
+    return rows_file
+
+
+def score_fold(
+    dataset: loader.TrafficDataset,
+    fold: int,
+    seed: int,
+    cfg: ExperimentConfig,
+    scenarios: list[str],
+    out: Path,
+    console: Console,
+) -> dict[str, detection.Scored]:
+    """Scores of all scenarios, read back where they were already computed for the same forecaster and config."""
+    upstream = forecaster_of(dataset, fold, seed, out)
+    used = json.dumps(
+        [RULES, dataclasses.asdict(cfg.flow), dataclasses.asdict(cfg.flow_training), _mark(upstream.params)]
+    )
+    key = hashlib.sha256(used.encode()).hexdigest()[:10]
+    saved = {name: out / "detect" / f"fold{fold}-seed{seed}-{name}-{key}.npz" for name in scenarios}
+    if not all(path.exists() for path in saved.values()):
+        console.print(f"  flow, fold {fold + 1} of {dataset.num_folds}, seed {seed} ...")
+        trained = detection.train_flow(dataset, fold, upstream, seed, cfg, console.is_terminal)
+        for name, path in saved.items():
+            scored = detection.score(dataset, fold, trained, name, seed, cfg)
+            draft = path.with_suffix(".tmp")
+            shards.write_arrays(draft, **{field: np.asarray(value) for field, value in scored._asdict().items()})
+            draft.replace(path)
+    return {name: detection.Scored(**shards.read_arrays(path)) for name, path in saved.items()}
+
+
+def forecaster_of(dataset: loader.TrafficDataset, fold: int, seed: int, out: Path) -> ForecasterCheckpoint:
+    """What the forecast stage left; says what to run where it is missing."""
+    try:
+        upstream = detection.load_upstream(out / "forecast", dataset, fold)
+    except ValueError as error:
+        raise DataError(str(error)) from None
+    if seed >= upstream.params.scaler.scale.shape[0]:
+        raise DataError(f"The forecast stage trained fewer than {seed + 1} seeds; run it with --seeds {seed + 1}.")
+    return upstream
+
+
+def compared_rows(
+    names: list[str],
+    ours: dict[int, dict[str, detection.Scored]],
+    dataset: loader.TrafficDataset,
+    seed: int,
+    cfg: ExperimentConfig,
+    out: Path,
+    console: Console,
+) -> list[dict]:
+    """Rows of the rivals, on the folds (first key) and scenarios that we were scored on."""
+    theirs = []
+    for fold, scored in ours.items() if names else ():
+        upstream = forecaster_of(dataset, fold, seed, out)
+        mark = f"{RULES}-{_mark(upstream.params)}"
+        place = (dataset, fold, seed, cfg, scored, upstream, mark, out / "detect", console)
+        theirs.append(detectors.score_fold(names, *place))
+    rows = []
+    for name in names:
+        scenarios = next(iter(ours.values()))
+        own = {one: [scored[one] for scored in ours.values()] for one in scenarios}
+        rival = {one: [found[name][one] for found in theirs] for one in scenarios}
+        rows += detector_rows.rival_rows(name, own, rival, dataset, seed)
+    return rows
+
+
+def seed_rows(scored: dict[str, list[detection.Scored]], dataset: loader.TrafficDataset, seed: int) -> list[dict]:
+    """Everything that is reported of one seed."""
+    rows = []
+    for scenario in scored.keys() - {"clean"}:
+        rows += decisions.quality_rows(scenario, scored[scenario], seed)
+        rows += kind_rows(scenario, scored[scenario], dataset, seed)
+    rows += null_rows(scored["clean"], dataset, seed)
+    if "incidents" in scored:
+        rows += event_rows(scored["incidents"], dataset, seed)
+    return sorted(rows, key=lambda row: (row["scenario"], row["arm"], row.get("level") or 0, row["metric"]))
+
+
+def null_rows(folds: list[detection.Scored], dataset: loader.TrafficDataset, seed: int) -> list[dict]:
+    """Dependence of the calibration scores and uniformity of p-values on the clean test part."""
+    p = np.concatenate([decisions.evidence(one, "full") for one in folds])
+    is_null = np.concatenate([~np.isnan(one.test) for one in folds])
+    calibration = np.concatenate([one.calibration for one in folds])
+    report = dependence.dependence_report(
+        jax.random.key(seed),
+        jnp.asarray(np.nan_to_num(calibration)),
+        jnp.asarray(p),
+        jnp.asarray(dataset.graph.senders),
+        jnp.asarray(dataset.graph.receivers),
+        observed=jnp.asarray(~np.isnan(calibration)),
+        is_null=jnp.asarray(is_null),
+    )
+    ranks = np.concatenate([decisions.own_ranks(one.calibration) for one in folds])
+    block = dependence.block_uniformity_test(jax.random.key(seed), ranks, np.where(is_null, p, np.nan))
+    measured = {
+        name: getattr(report, name)
+        for name in ("num_steps", "num_scores", "morans_i", "lag1_autocorrelation", "within_step_correlation")
+    }
+    measured |= {f"null_{name}": getattr(report.null_uniformity, name) for name in ("kolmogorov", "excess")}
+    measured |= {f"null_block_{name}": value for name, value in block._asdict().items()}
+    measured["tested_share"] = float(np.mean(np.concatenate([~np.isnan(one.test)[one.judged] for one in folds])))
+    measured["outage_steps"] = int(sum(one.outage.sum() for one in folds))
+    measured["calibration_outage_steps"] = int(sum(one.calibration_outage.sum() for one in folds))
+    common = {"seed": seed, "scenario": "clean", "arm": "full"}
+    rows = [common | {"metric": name, "value": value} for name, value in measured.items()]
+    return rows + [row for arm in ("full", "gaussian", "student_t") for row in rate_rows(folds, arm, seed)]
+
+
+def rate_rows(folds: list[detection.Scored], arm: str, seed: int) -> list[dict]:
+    """P(p <= t) of normal cells, conformal or parametric; above t it is too small a p-value to be believed."""
+    p = np.concatenate([decisions.evidence(one, arm) for one in folds])
+    is_null = np.concatenate([~np.isnan(one.test) for one in folds])
+    null = dependence.null_uniformity(jax.random.key(seed), jnp.asarray(p), is_null=is_null)
+    columns = (null.threshold, null.rate, null.lower, null.upper, null.binomial_p)
+    names = ("level", "value", "lower", "upper", "binomial_p")
+    common = {"seed": seed, "scenario": "clean", "arm": arm, "metric": "null_rate"}
+    return [common | dict(zip(names, map(float, row), strict=True)) for row in zip(*columns, strict=True)]
+
+
+def kind_rows(scenario: str, folds: list[detection.Scored], dataset: loader.TrafficDataset, seed: int) -> list[dict]:
+    """Recall of each kind of anomaly by BY and BH at the headline level."""
+    names = dataset.manifest["events"]["kinds"] if scenario == "incidents" else ["level_shift", "drop"]
+    kind = jnp.asarray(np.concatenate([one.kind for one in folds]))
+    rows = []
+    for procedure in ("by", "bh"):
+        found = fdr_metrics.recall_by_kind(jnp.asarray(headline(folds, procedure)), kind, len(names))
+        common = {"seed": seed, "scenario": scenario, "arm": f"full+{procedure}", "level": HEADLINE}
+        rows += [common | {"metric": f"recall/{n}", "value": float(v)} for n, v in zip(names, found, strict=True)]
+    return rows
+
+
+def event_rows(folds: list[detection.Scored], dataset: loader.TrafficDataset, seed: int) -> list[dict]:
+    """Alignment with the incident log: events hit within an hour and two hops, time to detection, apparent FDP.
+
+    Beside the recall stands what the same alarms would hit by chance: at the wrong time, over all shifts of the log.
+    """
+    rows = []
+    for procedure in ("by", "bh"):
+        rejected = [headline([one], procedure) for one in folds]
+        common = {"seed": seed, "scenario": "incidents", "arm": f"full+{procedure}", "level": HEADLINE}
+        rows += [common | row for row in incident_rows.alignment_rows(folds, rejected, dataset)]
+    return rows
+
+
+def headline(folds: list[detection.Scored], procedure: str) -> np.ndarray:
+    """Decisions at the paper's level with the default p-values. [T, N] bool"""
+    return decisions.decided(folds, f"full+{procedure}", (HEADLINE,))[HEADLINE]
+
+
+def warn_of_size(folds: list[detection.Scored], dataset: loader.TrafficDataset, console: Console) -> None:
+    """Says how many calibration scores BY's first threshold needs and how many there are."""
+    needed = fdr.required_calibration_size(dataset.manifest["cells"], HEADLINE, "by")
+    have = min(int((~np.isnan(one.calibration)).sum()) for one in folds)
+    if have < needed:
+        console.print(
+            f"[yellow]warning:[/] BY at level {HEADLINE} over {dataset.manifest['cells']} cells needs {needed:,} "
+            f"calibration scores to reject a single cell; the smallest fold has {have:,}. "
+            "Several cells at once can still be rejected; e-BH and BH need fewer."
+        )
+
+
+def print_table(rows: list[dict], dataset: loader.TrafficDataset, console: Console) -> None:
+    """Mean over seeds at the headline level."""
+    for scenario in sorted({row["scenario"] for row in rows} - {"clean"}):
+        kind = f"{dataset.manifest['dataset']} ({dataset.manifest['data']})"
+        table = Table(title=f"{kind}: {scenario}, target FDR {HEADLINE:.0%}")
+        names = ("fdr_step", "fdr_pooled", "recall", "f1")
+        for column in ("p-values + procedure", *names):
+            table.add_column(column, justify="left" if "+" in column else "right")
+        for arm in decisions.ARMS:
+            cells = []
+            for name in names:
+                wanted = {"scenario": scenario, "arm": arm, "level": HEADLINE, "metric": name}
+                values = [row["value"] for row in rows if wanted.items() <= row.items()]
+                cells.append(f"{np.mean(values):.3f}")
+            table.add_row(arm, *cells)
+        console.print(table)
+
+
+def _mark(params: object) -> str:
+    leaves = jax.tree.leaves(params)
+    return hashlib.sha256(b"".join(np.ascontiguousarray(leaf).tobytes() for leaf in leaves)).hexdigest()

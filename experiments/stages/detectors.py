@@ -1,0 +1,196 @@
+"""The detectors that CRFN-BY is compared with, by name, and their scores of a fold, kept on disk as ours are.
+
+A rival learns from the rows that the flow learns from and scores the cell-steps that the flow scores. It reads what the
+flow reads, residuals of the forecaster: better prepared than in its own paper, so that detectors are compared and not
+forecasters. With `:counts` after its name it reads each cell's counts, standardised on the fitting part, as published.
+"""
+
+import dataclasses
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+
+from data.errors import DataError
+from data.loader import TrafficDataset
+from data.spark_etl import shards
+from experiments.methods.detection import flow_quantile, isolation_forest, omni_anomaly, parametric, pca, usad
+from experiments.presets import ExperimentConfig
+from experiments.stages import detection
+from stream_jax.checkpoint import ForecasterCheckpoint
+from stream_jax.flows.context import FlowData
+
+FLOW = "flow_quantile"  # our flow's scores of single cells and steps, judged by their own law
+LEADS = "flow_all_leads"  # a flow over the errors of all leads jointly, D = H; not among the default rules
+CLIPPED = "flow_clipped"  # a flow whose context shows anomalous pasts, clipped, instead of leaving them out
+COUNTS = ":counts"
+WITH_THRESHOLD = {"isolation_forest": isolation_forest, "pca": pca, "usad": usad, "omni_anomaly": omni_anomaly}
+WITH_LAW = {"gaussian_fitted": parametric, "student_t_fitted": parametric}
+WITH_LAW |= dict.fromkeys((FLOW, LEADS, CLIPPED), flow_quantile)
+NAMES = (*WITH_THRESHOLD, *(f"{name}{COUNTS}" for name in WITH_THRESHOLD), *WITH_LAW)
+RULES = 1  # of what rivals read and how; saved scores of other rules are not read
+SMALLEST_SD = 1e-3
+
+
+class RivalScores(NamedTuple):
+    """A rival's scores of one fold and seed in one scenario; NaN exactly where ours are."""
+
+    calibration: np.ndarray  # [Tc, N]
+    test: np.ndarray  # [T, N]
+    tail: np.ndarray  # [T, N] probability of such a score by the rival's own law; NaN if it has none
+    threshold: float  # the rival's own; NaN if it has a law instead
+
+
+class Fitted(NamedTuple):
+    """A rival after its fit."""
+
+    params: Any
+    mean: np.ndarray | None  # [N] usual counts of the fitting part; None if residuals are read
+    sd: np.ndarray | None  # [N]
+
+
+def check_detectors(names: list[str] | None) -> list[str]:
+    """The rivals asked for, each once; refuses one that does not exist."""
+    unknown = sorted(set(names or ()) - set(NAMES))
+    if unknown:
+        raise DataError(f"There is no detector {', '.join(unknown)}; there are {', '.join(NAMES)}.")
+    return list(dict.fromkeys(names or ()))
+
+
+def rival_config(name: str, cfg: ExperimentConfig) -> Any:
+    """The settings of one rival."""
+    match name.removesuffix(COUNTS):
+        case "gaussian_fitted":
+            return parametric.ParametricConfig("gaussian")
+        case "student_t_fitted":
+            return parametric.ParametricConfig("student_t")
+        case "flow_quantile":
+            return _flow_alone(cfg)
+        case "flow_clipped":
+            return _flow_alone(cfg, context=dataclasses.replace(cfg.flow.context, beyond="clipped"))
+        case "flow_all_leads":
+            return _flow_alone(cfg, leads="all")
+        case other:
+            return getattr(cfg.rivals, other)
+
+
+def _flow_alone(cfg: ExperimentConfig, **changes: Any) -> flow_quantile.FlowQuantileConfig:
+    """Our flow with some settings changed, judged by itself and at single steps: such scores have a law."""
+    return flow_quantile.FlowQuantileConfig(dataclasses.replace(cfg.flow.alone(), **changes), cfg.flow_training)
+
+
+def score_fold(
+    names: list[str],
+    dataset: TrafficDataset,
+    fold: int,
+    seed: int,
+    cfg: ExperimentConfig,
+    ours: dict[str, detection.Scored],
+    upstream: ForecasterCheckpoint,
+    mark: str,
+    folder: Path,
+    console: Console,
+) -> dict[str, dict[str, RivalScores]]:
+    """Scores by rival and scenario, read back where they were computed for the same forecaster and settings.
+
+    Args:
+        ours: CRFN-BY's scores of the same fold and seed, by scenario.
+        mark: tells forecasters, and the rules of residuals, apart.
+    """
+    stems = {name: f"{name.replace(':', '-')}-fold{fold}-seed{seed}-{_key(name, cfg, mark)}" for name in names}
+    place = lambda name, scenario: folder / f"{stems[name]}-{scenario}.npz"  # noqa: E731
+    missing = [name for name in names if name != FLOW and not all(place(name, one).exists() for one in ours)]
+    for leads, some in (("mean", [name for name in missing if name != LEADS]), ("all", {LEADS} & set(missing))):
+        if not some:
+            continue
+        read = dataclasses.replace(cfg, flow=dataclasses.replace(cfg.flow, leads=leads))
+        trained, fitting = detection.prepare(dataset, fold, upstream, seed, read)
+        fitted = {name: _fit(name, fitting, trained, seed, cfg, console) for name in some}
+        for scenario, scored in ours.items():
+            recording = detection.scenario_rows(dataset, fold, trained, scenario, seed, leads)
+            for name, one in fitted.items():
+                found = _score(name, one, recording, scored, dataset, fold, cfg)
+                draft = place(name, scenario).with_suffix(".tmp")
+                shards.write_arrays(draft, **{field: np.asarray(value) for field, value in found._asdict().items()})
+                draft.replace(place(name, scenario))
+    return {
+        name: {
+            scenario: _of_flow(one, cfg) if name == FLOW else RivalScores(**shards.read_arrays(place(name, scenario)))
+            for scenario, one in ours.items()
+        }
+        for name in names
+    }
+
+
+def standardised_counts(rows: FlowData, counts: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> FlowData:
+    """The same rows with each cell's counts [R, N] in place of the residuals."""
+    return rows._replace(z=jnp.asarray((counts - mean) / sd, jnp.float32)[..., None])
+
+
+def _fit(
+    name: str,
+    fitting: detection.Fitting,
+    trained: detection.Trained,
+    seed: int,
+    cfg: ExperimentConfig,
+    console: Console,
+) -> Fitted:
+    start = time.perf_counter()
+    rows, mean, sd = fitting.rows, None, None
+    if name.endswith(COUNTS):
+        counts = np.asarray(trained.data.series.values[fitting.time, :, 0])
+        seen = np.ma.masked_array(counts, ~np.asarray(rows.observed))
+        mean = np.ma.filled(seen.mean(axis=0), 0.0)
+        sd = np.maximum(np.ma.filled(seen.std(axis=0), 1.0), SMALLEST_SD)
+        rows = standardised_counts(rows, counts, mean, sd)
+    key = jax.random.key(cfg.first_seed + seed)
+    params = _module(name).fit(key, rows, rival_config(name, cfg), fitting.held_out)
+    console.print(f"  {name}, seed {seed}: fitted in {time.perf_counter() - start:.0f} s")
+    return Fitted(params, mean, sd)
+
+
+def _score(
+    name: str,
+    fitted: Fitted,
+    recording: detection.ScenarioRows,
+    ours: detection.Scored,
+    dataset: TrafficDataset,
+    fold: int,
+    cfg: ExperimentConfig,
+) -> RivalScores:
+    rows, module = recording.rows, _module(name)
+    if fitted.mean is not None:
+        counts = np.asarray(recording.series.values[recording.time, :, 0])
+        rows = standardised_counts(rows, counts, fitted.mean, fitted.sd)
+    found = np.asarray(module.scores(fitted.params, rows, rival_config(name, cfg)))
+    parts = (detection.part_mask(dataset, fold, part, recording.time) for part in ("calibration", "test"))
+    calibration, test = (found[part] for part in parts)
+    test = np.where(np.isnan(ours.test), np.nan, test)
+    has_law = name in WITH_LAW
+    return RivalScores(
+        np.where(np.isnan(ours.calibration), np.nan, calibration),
+        test,
+        module.tail_probability(fitted.params, test) if has_law else np.full(test.shape, np.nan),
+        float("nan") if has_law else float(fitted.params.threshold),
+    )
+
+
+def _of_flow(ours: detection.Scored, cfg: ExperimentConfig) -> RivalScores:
+    rival_config(FLOW, cfg)  # refuses a score without a law
+    tail = flow_quantile.tail_probability(flow_quantile.FlowQuantileParams(None, num_targets=1), ours.flow_test)
+    return RivalScores(ours.flow_calibration, ours.flow_test, tail, float("nan"))
+
+
+def _module(name: str) -> Any:
+    return (WITH_THRESHOLD | WITH_LAW)[name.removesuffix(COUNTS)]
+
+
+def _key(name: str, cfg: ExperimentConfig, mark: str) -> str:
+    used = json.dumps([RULES, mark, detection.FIT_DAYS, dataclasses.asdict(rival_config(name, cfg))])
+    return hashlib.sha256(used.encode()).hexdigest()[:10]
