@@ -1,7 +1,7 @@
 """Results rows to tables: the paper's with columns «paper | ours», the README's headline, and all of ours.
 
   python experiments/tables.py --table forecasting      one table, or all of them with --table all
-  python experiments/tables.py --write README.md docs/results.md     the blocks between their markers, tested to be so
+  python experiments/tables.py --write README.md docs/results/*.md   the blocks between their markers, tested to be so
   python experiments/tables.py --dataset synthetic --curves docs/learning_curves.png     how controllers learned
 
 A cell of ours that was not run is empty; a paper cell that cannot be true carries the number of its footnote.
@@ -13,7 +13,7 @@ from pathlib import Path
 from experiments.evaluation import results
 from experiments.report import control_figures
 from experiments.tables import ours, paper, readme_tables
-from experiments.tables.render import ALL, paper_table, write
+from experiments.tables.render import ALL, paper_table, paper_tables, write
 
 
 def main() -> None:
@@ -29,10 +29,10 @@ def main() -> None:
     parser.add_argument("--curves", type=Path, metavar="PNG", help="draws the dataset's learning curves of control")
     args = parser.parse_args()
     if args.table:
-        names = paper.TABLES if args.table == ALL else (args.table,)
         book = ours.load(args.results)
         variant = f"-{args.variant}" if args.variant else ""
-        print("\n".join(paper_table(name, book, args.dataset, variant) for name in names))
+        told = (book, args.dataset, variant)
+        print(paper_tables(*told) if args.table == ALL else paper_table(args.table, *told))
     elif args.curves:
         rows = results.read_rows(args.results / args.dataset / "control.jsonl")
         control_figures.learning_curves([row for row in rows if "network" not in row]).savefig(args.curves, dpi=130)

@@ -98,7 +98,7 @@ class Box:
 
 @dataclasses.dataclass(frozen=True)
 class CitySpec:
-    """What the job needs to know of a city; `docs/data.md` explains each number."""
+    """What the job needs to know of a city; `docs/concepts/data.md` explains each number."""
 
     dataset: str
     source: str  # tdrive | porto | geolife | manhattan | gps | sensors: which reader

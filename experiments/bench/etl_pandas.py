@@ -1,7 +1,8 @@
 """Turns raw T-Drive logs into the flow, speed and density tensor in one process, with pandas, pyarrow and numpy.
 
-The rival of the Spark job: the definitions are those of docs/data.md, so both must write the same bits. Only integers
-are summed, so the order of summation cannot matter; the floats are a fixed chain of IEEE operations per fix or cell.
+The rival of the Spark job: the definitions are those of docs/concepts/data.md, so both must write the same bits. Only
+integers are summed, so the order of summation cannot matter; the floats are a fixed chain of IEEE operations per fix
+or cell.
 """
 
 import argparse

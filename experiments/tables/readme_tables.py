@@ -3,6 +3,7 @@
 Only rows are read; what was not run is not shown.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -27,18 +28,35 @@ ON_THE_SCORE = ("unweighted", "soft_rank")  # that judge the score of single cel
 
 def render(folder: Path) -> str:
     """All tables as markdown, from the rows under `folder` alone."""
-    parts = []
-    for path in sorted(folder.glob("*/forecast.jsonl")):
-        parts += forecast_tables(ours.picked(path))
-    for path in sorted(folder.glob("*/detect.jsonl")):
-        parts += detect_tables(ours.picked(path))
-    for path in sorted(folder.glob("*/control.jsonl")):
-        for network in ours.networks(path):
-            parts += control_tables(ours.picked(path, network))
-    for name, draw in speed_tables.TABLES.items():
-        rows = results.read_rows(folder / "bench" / f"{name}.jsonl")
-        parts += draw(rows) if rows else []
-    return "\n".join(parts) + "\n"
+    return forecasting(folder) + detection(folder) + control(folder) + speed(folder)
+
+
+def forecasting(folder: Path) -> str:
+    """A table for every recording that has forecasts."""
+    return _joined(forecast_tables(ours.picked(path)) for path in sorted(folder.glob("*/forecast.jsonl")))
+
+
+def detection(folder: Path) -> str:
+    """A table for every recording that has detections."""
+    return _joined(detect_tables(ours.picked(path)) for path in sorted(folder.glob("*/detect.jsonl")))
+
+
+def control(folder: Path) -> str:
+    """Tables for every recording and network that was driven."""
+    paths = sorted(folder.glob("*/control.jsonl"))
+    return _joined(control_tables(ours.picked(path, network)) for path in paths for network in ours.networks(path))
+
+
+def speed(folder: Path) -> str:
+    """A table for every benchmark that has rows."""
+    found = {name: results.read_rows(folder / "bench" / f"{name}.jsonl") for name in speed_tables.TABLES}
+    return _joined(speed_tables.TABLES[name](rows) for name, rows in found.items() if rows)
+
+
+def _joined(tables: Iterable[list[str]]) -> str:
+    """Lines of several tables as one text; empty if there are none."""
+    lines = [line for table in tables for line in table]
+    return "\n".join(lines) + "\n" if lines else ""
 
 
 def forecast_tables(rows: list[dict]) -> list[str]:

@@ -10,7 +10,11 @@ from experiments.tables import headline, ours, overview_tables, paper, readme_ta
 BLOCKS = {
     "headline": lambda folder: headline.render(ours.load(folder)),
     "overview": overview_tables.render,
-    "results": readme_tables.render,
+    "forecasting": readme_tables.forecasting,
+    "detection": readme_tables.detection,
+    "control": readme_tables.control,
+    "speed": readme_tables.speed,
+    "paper": lambda folder: paper_tables(ours.load(folder)),
 }  # what stands between `<!-- name: start -->` and `<!-- name: end -->`
 ALL = "all"
 ON_THE_ROAD = (
@@ -18,6 +22,11 @@ ON_THE_ROAD = (
     "lyapunov",
     "covariance",
 )  # driven by the synthetic city's demand unless run on another
+
+
+def paper_tables(book: ours.Book, dataset: str = "tdrive", variant: str = "") -> str:
+    """All tables of the paper as markdown, one after another."""
+    return "\n".join(paper_table(name, book, dataset, variant) for name in paper.TABLES)
 
 
 def paper_table(name: str, book: ours.Book, dataset: str = "tdrive", variant: str = "") -> str:

@@ -32,14 +32,27 @@ def cells(text: str, row: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
-@pytest.mark.parametrize(
-    ("page", "block"), [("README.md", "headline"), ("docs/results.md", "overview"), ("docs/results.md", "results")]
-)
+PAGES = {
+    "README.md": "headline",
+    "docs/results/index.md": "overview",
+    "docs/results/forecasting.md": "forecasting",
+    "docs/results/detection.md": "detection",
+    "docs/results/control.md": "control",
+    "docs/results/speed.md": "speed",
+    "docs/results/paper.md": "paper",
+}  # every page with a generated block
+
+
+@pytest.mark.parametrize(("page", "block"), PAGES.items())
 def test_the_readme_shows_exactly_what_the_results_rows_say(page, block):
     shown = tables.shown((ROOT / page).read_text(), block)
     assert shown.strip() == tables.BLOCKS[block](ROOT / "results").strip(), (
-        "run: python experiments/tables.py --write README.md docs/results.md"
+        "run: python experiments/tables.py --write README.md docs/results/*.md"
     )
+
+
+def test_every_block_has_its_page():
+    assert set(PAGES.values()) == set(tables.BLOCKS)
 
 
 def test_writing_renews_the_blocks_of_a_page_and_nothing_else(tmp_path):
