@@ -139,16 +139,15 @@ def paired_row(folds: list[Scored], rejected: np.ndarray, ours: np.ndarray, seed
 def decision_rows(folds: list[Scored], rejected: np.ndarray, seed: int) -> list[dict]:
     """Metric, value and 95 % interval of decisions [T, N] about the test parts of all folds, one after the other."""
     counts = _counts(folds, rejected)
-    metrics = fdr_metrics.detection_metrics(counts)
     spread = _bootstrap(jax.random.key(seed), counts)
     return [
         {
             "metric": name,
-            "value": float(getattr(metrics, name)),
+            "value": float(getattr(spread.estimate, name)),
             "lower": float(getattr(spread.lower, name)),
             "upper": float(getattr(spread.upper, name)),
         }
-        for name in metrics._fields
+        for name in fdr_metrics.DetectionMetrics._fields
     ]
 
 

@@ -180,12 +180,12 @@ def shared_wilson(shares: np.ndarray, trials: int) -> tuple[float, float]:
 
 
 def wilson(successes: float, trials: float) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share; never empty, and right at 0 and 1 too."""
+    """Wilson's 95 % interval of a share; it holds the share, also at 0 and 1, where rounding could leave it out."""
     z = scipy.stats.norm.ppf(0.5 + CONFIDENCE / 2)
     share, spread = successes / trials, z**2 / trials
     centre = (share + spread / 2) / (1 + spread)
     half = z * np.sqrt(share * (1 - share) / trials + spread / (4 * trials)) / (1 + spread)
-    return float(max(centre - half, 0.0)), float(min(centre + half, 1.0))
+    return float(min(max(centre - half, 0.0), share)), float(max(min(centre + half, 1.0), share))
 
 
 def median(values: Sequence[float]) -> tuple[float, float, float]:

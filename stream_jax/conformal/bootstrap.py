@@ -18,7 +18,7 @@ EPS = 1e-12
 
 
 class BootstrapInterval(NamedTuple):
-    """A statistic and the percentile interval of its block-bootstrap replicates."""
+    """A statistic and the percentile interval of its block-bootstrap replicates, widened where needed to hold it."""
 
     estimate: Array  # []
     lower: Array  # []
@@ -37,6 +37,9 @@ def block_bootstrap(
 ) -> BootstrapInterval:
     """Interval for a statistic of sums over time.
 
+    The interval always holds the estimate. Every replicate of a period of at most one block is made of the same steps
+    as the estimate, added in another order. Such an interval is as wide as a rounding error and says nothing.
+
     Args:
         key: random key.
         sums: [W, Q] sums over the cells of each step: a mean needs a numerator and a count, NRMSE three columns.
@@ -48,7 +51,8 @@ def block_bootstrap(
     replicates = jax.vmap(statistic)(resampled_totals(key, sums, block, num_replicates))
     tail = (1.0 - level) / 2.0
     lower, upper = jnp.quantile(replicates, jnp.array([tail, 1.0 - tail]))
-    return BootstrapInterval(statistic(sums.sum(axis=0)), lower, upper, replicates.std())
+    estimate = statistic(sums.sum(axis=0))
+    return BootstrapInterval(estimate, jnp.minimum(lower, estimate), jnp.maximum(upper, estimate), replicates.std())
 
 
 def paired_difference(

@@ -41,6 +41,7 @@ class DetectionMetrics(NamedTuple):
 class MetricsBootstrap(NamedTuple):
     """Circular block bootstrap of the metrics; the space of a step is always kept together."""
 
+    estimate: DetectionMetrics  # of the sample itself
     mean: DetectionMetrics  # over replicates
     lower: DetectionMetrics  # two-sided interval
     upper: DetectionMetrics
@@ -80,12 +81,14 @@ def bootstrap_metrics(
 ) -> MetricsBootstrap:
     """Intervals for the metrics by resampling circular blocks of `block_steps` consecutive steps."""
     chex.assert_rank(list(counts), 1)
-    totals = resampled_totals(key, _step_sums(counts), block_steps, num_replicates)  # [R, 6]
-    values = jnp.stack(jax.vmap(_metrics_of_totals)(totals))  # [6, R]
+    sums = _step_sums(counts)
+    estimate = _metrics_of_totals(sums.sum(axis=0))
+    values = jnp.stack(jax.vmap(_metrics_of_totals)(resampled_totals(key, sums, block_steps, num_replicates)))  # [6, R]
     tail = (1.0 - confidence) / 2.0
     lower, upper, upper_limit = jnp.nanquantile(values, jnp.array([tail, 1.0 - tail, confidence]), axis=1)
-    summaries = (jnp.nanmean(values, axis=1), lower, upper, upper_limit)
-    return MetricsBootstrap(*(DetectionMetrics(*summary) for summary in summaries))
+    held = jnp.stack(estimate)  # [6]; where it is NaN, the bounds are what the replicates say
+    summaries = (jnp.nanmean(values, axis=1), jnp.fmin(lower, held), jnp.fmax(upper, held), upper_limit)
+    return MetricsBootstrap(estimate, *(DetectionMetrics(*summary) for summary in summaries))
 
 
 def paired_f1(

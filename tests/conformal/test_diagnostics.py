@@ -185,6 +185,27 @@ def test_the_bootstrap_of_nrmse_is_about_the_nrmse():
     assert estimate.lower < nrmse < estimate.upper
 
 
+def test_an_interval_holds_its_estimate_however_the_replicates_are_rounded():
+    # 20 steps are less than one block of 24: every replicate adds the same 20 numbers in another order.
+    for seed in range(20):
+        sums, other = jax.random.uniform(jax.random.key(seed), (2, 20, 2))
+        found = bootstrap.paired_difference(jax.random.key(seed), sums, other, bootstrap.ratio_of_totals, block=24)
+        assert found.lower <= found.estimate <= found.upper
+        assert found.upper - found.lower < 1e-5
+
+
+def test_an_interval_holds_an_estimate_that_no_replicate_reaches():
+    # The squared mean of centred numbers is 0 up to rounding, and that of every resampled period is larger.
+    centred = RNG.normal(size=100)
+    sums = jnp.asarray(np.stack([centred - centred.mean(), np.ones(100)], axis=1), jnp.float32)
+    found = bootstrap.block_bootstrap(jax.random.key(4), sums, squared_mean, block=1)
+    assert found.lower <= found.estimate < 1e-9 < found.upper
+
+
+def squared_mean(totals):
+    return bootstrap.ratio_of_totals(totals) ** 2
+
+
 def test_pairing_sees_a_small_difference_that_separate_intervals_hide():
     # The second method's errors are the first's times 1.02, with a scale that swings over the steps.
     scale = np.exp(RNG.normal(size=(300, 1, 1)))
