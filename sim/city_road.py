@@ -1,6 +1,5 @@
 """A dataset of a city as a road to control: network, areas, flow at intersections, and episodes drawn from it."""
 
-import hashlib
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +22,7 @@ from sim.demand import BUSY_HOURS, CityIncident, DemandConfig, DemandLevel, Trip
 from sim.errors import RoadError
 from sim.network import GridConfig, Network, build_grid, file_name, read_network
 from sim.session import Scenario
+from stream_jax import store
 
 GOLDEN_RATIO = 0.6180339887498949
 TEST_SEEDS = 1000  # first seed of the episodes that controllers are compared on
@@ -78,7 +78,7 @@ def keep_network(file: Path, folder: Path) -> Network:
     The copy is what is driven and shown, so a file that is changed later cannot mix two roads in one folder.
     """
     network = read_network(file)
-    digest = hashlib.sha256(network.net_file.read_bytes()).hexdigest()[:12]
+    digest = store.file_sha256(network.net_file)[:12]
     ending = ".net.xml.gz" if network.net_file.suffix == ".gz" else ".net.xml"
     kept = folder / f"{file_name(file)}-{digest}{ending}"
     if any(path != kept for path in kept_networks(folder)):
@@ -86,10 +86,8 @@ def keep_network(file: Path, folder: Path) -> Network:
             f"{folder} holds another network called {file_name(file)}; rename {file} or choose another --out."
         )
     if not kept.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = kept.with_suffix(".tmp")
-        shutil.copyfile(network.net_file, draft)
-        draft.replace(kept)
+        with store.whole_file(kept) as draft:
+            shutil.copyfile(network.net_file, draft)
     return network._replace(net_file=kept.resolve())
 
 

@@ -8,7 +8,6 @@ distance. Departures are Poisson. Everything is a function of the seed.
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +19,7 @@ from sim.errors import RoadError
 from sim.network import Network
 from sim.routes import Roads, edges_of, find_paths, read_roads
 from sim.session import Scenario
+from stream_jax import store
 from stream_jax.rl.constraints import Limits
 
 # What a labelled event of a city, or an injected anomaly, means on the road; other kinds close a lane too.
@@ -241,10 +241,7 @@ def write_trips(path: Path, trips: list[tuple[float, str]]) -> None:
             f'<vehicle id="{number}" depart="{depart:.1f}" departLane="best" departSpeed="max">'
             f'<route edges="{edges}"/></vehicle>'
         )
-    draft = path.with_suffix(f".tmp-{os.getpid()}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft.write_text("\n".join([*lines, "</routes>", ""]))
-    draft.replace(path)
+    store.write_text(path, "\n".join([*lines, "</routes>", ""]))
 
 
 def _check(flow: np.ndarray, first_step: int, vehicles_per_hour: float, num_signals: int, cfg: DemandConfig) -> None:

@@ -5,12 +5,9 @@ intersection has four legs, those at the rim end in fringe edges where trips beg
 """
 
 import dataclasses
-import hashlib
 import math
-import os
 import re
 import subprocess
-import tempfile
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +21,7 @@ from sim.binaries import find_binary
 from sim.errors import RoadError
 from sim.georeference import signal_lonlat
 from sim.movements import Link, Movements, lanes_entered, movements_of, signal_links
+from stream_jax import store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,10 +78,10 @@ class Network(NamedTuple):
 
 def build_grid(cfg: GridConfig, cache: Path) -> Network:
     """The grid, generated once into the folder `cache` under a name that holds the configuration's hash."""
-    digest = hashlib.sha256(repr(cfg).encode()).hexdigest()[:12]
-    net_file = Path(cache) / f"grid-{cfg.size}x{cfg.size}-{digest}.net.xml"
+    net_file = Path(cache) / f"grid-{cfg.size}x{cfg.size}-{store.key('network', cfg)}.net.xml"
     if not net_file.exists():
-        _generate(cfg, net_file)
+        with store.whole_file(net_file) as draft:
+            _generate(cfg, draft)
     return read_network(net_file)
 
 
@@ -195,9 +193,6 @@ def _lane_turns(links: list[list[Link]]) -> dict[str, dict[str, tuple[str, ...]]
 
 
 def _generate(cfg: GridConfig, net_file: Path) -> None:
-    net_file.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(suffix=".net.xml", dir=net_file.parent)
-    os.close(handle)
     options = {
         "--grid.number": cfg.size,
         "--grid.length": cfg.link_m,
@@ -208,14 +203,12 @@ def _generate(cfg: GridConfig, net_file: Path) -> None:
         "--turn-lanes.length": cfg.turn_lane_m,
         "--default-junction-type": "traffic_light",
         "--no-turnarounds": "true",
-        "--output-file": partial,
+        "--output-file": net_file,
     }
     command = [find_binary("netgenerate"), "--grid", *(str(part) for option in options.items() for part in option)]
     made = subprocess.run(command, capture_output=True, text=True)
     if made.returncode:
-        Path(partial).unlink()
         raise RoadError(f"netgenerate could not build the grid: {made.stderr.strip().splitlines()[-1:]}")
-    os.replace(partial, net_file)
 
 
 def _net_file(path: Path) -> Path:

@@ -3,7 +3,6 @@
 SUMO ignores new maximum greens in this mode, so these programs cannot be steered by an action.
 """
 
-import os
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
@@ -12,6 +11,7 @@ import numpy as np
 from sim.errors import RoadError
 from sim.nema import MIN_GREEN, NemaConfig, Plan
 from sim.network import Network
+from stream_jax import store
 
 _RINGS = {"ring1": (1, 2, 3, 4), "ring2": (5, 6, 7, 8)}
 _BARRIERS = {"barrierPhases": "4,8", "barrier2Phases": "2,6"}
@@ -42,10 +42,7 @@ def nema_programs(
         _program(network, signal, (left_s, through_s), cfg) for signal in np.flatnonzero(network.is_nema).tolist()
     ]
     path = Path(folder) / f"{Path(network.net_file).stem}-nema-{left_s:g}-{through_s:g}.add.xml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}")
-    partial.write_text("<additional>\n" + "\n".join(programs) + "\n</additional>\n")
-    os.replace(partial, path)
+    store.write_text(path, "<additional>\n" + "\n".join(programs) + "\n</additional>\n")
     return path
 
 

@@ -8,7 +8,6 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import json
-import shutil
 import types
 import typing
 from pathlib import Path
@@ -18,11 +17,12 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from stream_jax import store
 from stream_jax.gnn.pu_gat_plus import ForecasterConfig, ForecasterParams
 from stream_jax.pipeline import SystemConfig, SystemParams
 from stream_jax.types import ConformalState
 
-FORMAT = 2
+FORMAT = store.VERSIONS["checkpoint"]
 PACKAGES = ("jax", "flax", "stream_jax")  # whose versions are recorded
 ARRAYS, META = "arrays", "checkpoint.json"
 
@@ -111,17 +111,13 @@ def _write(folder: Path, kind: str, checkpoint: System | ForecasterCheckpoint) -
         # orbax saves no array without entries
         "empty": {path: [leaf.shape, str(leaf.dtype)] for path, leaf in leaves.items() if leaf.size == 0},
     }
-    draft = folder.absolute().with_name(f".{folder.name}.draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    with ocp.StandardCheckpointer() as writer:
-        writer.save(draft / ARRAYS, {path: leaf for path, leaf in leaves.items() if leaf.size})
-    mark = draft / ARRAYS / "commit_success.txt"
-    if mark.exists():  # says where it was written, which is nobody's business; that it exists is enough
-        mark.write_text("committed\n")
-    (draft / META).write_text(json.dumps(meta, indent=1, sort_keys=True))
-    shutil.rmtree(folder, ignore_errors=True)
-    draft.rename(folder.absolute())
+    with store.whole_folder(folder) as draft:
+        with ocp.StandardCheckpointer() as writer:
+            writer.save(draft / ARRAYS, {path: leaf for path, leaf in leaves.items() if leaf.size})
+        mark = draft / ARRAYS / "commit_success.txt"
+        if mark.exists():  # orbax notes the path it wrote to; only the mark's existence counts
+            mark.write_text("committed\n")
+        (draft / META).write_text(json.dumps(meta, indent=1, sort_keys=True))
 
 
 def _read(folder: Path, kind: str, made: type, data_hash: str | None, config: Any) -> Any:

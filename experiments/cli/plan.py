@@ -13,6 +13,7 @@ from data.spark_etl import shards
 from experiments.cli import display
 from experiments.cli.networks import control_folder, network_name, report_file
 from experiments.evaluation import results
+from stream_jax import store
 
 RECORD = "run.json"  # seconds of each finished stage and the commands that ran it, the last one last
 FLOAT = 4  # bytes
@@ -62,9 +63,7 @@ def record(out: Path, stage: str, seconds: float, argv: list[str]) -> None:
     longest = max(seconds, known["seconds"].get(stage, 0.0))
     commands = known.get("commands", {}) | {stage: [*(ran for ran in commands_of(out, stage) if ran != argv), argv]}
     known = {"commands": commands, "seconds": known["seconds"] | {stage: round(longest, 1)}}
-    draft = path.with_suffix(".tmp")
-    draft.write_text(json.dumps(known, indent=1))
-    draft.replace(path)
+    store.write_text(path, json.dumps(known, indent=1))
 
 
 def commands_of(out: Path, stage: str) -> list[list[str]]:

@@ -6,7 +6,6 @@ that same indicator); violating steps are counted apart.
 """
 
 import functools
-import hashlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,13 +22,13 @@ from sim.loop import Episode, StepFn, run_episodes
 from sim.nema import SignalDriver
 from sim.network import Network
 from sim.session import Scenario, Session, SessionConfig
+from stream_jax import store
 from stream_jax.rl.constraints import Limits, constraint_values, costs, physical_state
 from stream_jax.rl.reward import traffic_reward
 from stream_jax.rl.verification import COSTS
 from stream_jax.types import RoadMeasurement
 
 CONFIDENCE = 0.95
-RULES = 2  # of how an episode is driven: a controller drives its warm-up too; episodes of other rules are not read
 MEDIANS = ("longest_wait", "travel_time")  # which a gridlock moves less than the mean
 PAIRED = ("safety", "reward", "travel_time", "violating_steps")  # compared with another method hour by hour
 Scores = dict[int, dict[str, float]]  # of one seed, by the episode's place among the scenarios
@@ -202,8 +201,8 @@ def episode_file(folder: Path, index: int, scenario: Scenario) -> Path:
 
 def scenario_digest(scenario: Scenario) -> str:
     """Names a scenario by its trips and incidents, so that what was computed for another is never taken for it."""
-    facts = repr((RULES, scenario.incidents, scenario.warmup_s, scenario.duration_s, scenario.seed)).encode()
-    return hashlib.sha256(Path(scenario.route_file).read_bytes() + facts).hexdigest()[:10]
+    trips = Path(scenario.route_file).read_bytes()
+    return store.key("episode", trips, scenario.incidents, scenario.warmup_s, scenario.duration_s, scenario.seed)
 
 
 def take_over(source: Path, target: Path) -> None:
@@ -211,18 +210,14 @@ def take_over(source: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for path in source.glob("*.npz"):
         if not (target / path.name).exists():
-            draft = target / f"{path.stem}.tmp"
-            shutil.copyfile(path, draft)
-            draft.replace(target / path.name)
+            with store.whole_file(target / path.name) as draft:
+                shutil.copyfile(path, draft)
 
 
 def save_episode(path: Path, episode: Episode) -> None:
     """Writes an episode, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     totals = {f"total_{name}": np.asarray(float(value)) for name, value in episode.totals.items()}
-    draft = path.with_suffix(".tmp")
-    shards.write_arrays(draft, action=episode.action, **episode.road._asdict(), **totals)
-    draft.replace(path)
+    shards.write_arrays(path, action=episode.action, **episode.road._asdict(), **totals)
 
 
 def read_episode(path: Path, index: int, scenario: Scenario) -> Episode:

@@ -2,12 +2,13 @@
 
 import json
 import math
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import scipy.stats
+
+from stream_jax import store
 
 KEY = ("dataset", "preset", "data_hash", "stage", "method", "network")  # rows on a preset's own grid name no network
 
@@ -21,10 +22,7 @@ def write_rows(path: Path, rows: Iterable[dict]) -> None:
 
 def replace_rows(path: Path, rows: Iterable[dict]) -> None:
     """Writes a file of these rows alone, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(f".tmp-{os.getpid()}")
-    draft.write_text("".join(json.dumps(_finite(row), sort_keys=True) + "\n" for row in rows))
-    draft.replace(path)
+    store.write_text(path, "".join(json.dumps(_finite(row), sort_keys=True) + "\n" for row in rows))
 
 
 def read_rows(path: Path) -> list[dict]:

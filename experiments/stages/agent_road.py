@@ -195,11 +195,8 @@ def decision_file(folder: Path, index: int, scenario: Scenario) -> Path:
 def save_decisions(path: Path, decisions: list[Decision], first: np.ndarray) -> None:
     """Writes the decisions of one episode, and the plan in force before them, whole or not at all."""
     made = stacked(decisions)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".tmp")
     flat = {name: getattr(made, name) for name in ("action", "proposed", "log_prob")}
-    shards.write_arrays(draft, first=first, **flat, **made.certificate._asdict())
-    draft.replace(path)
+    shards.write_arrays(path, first=first, **flat, **made.certificate._asdict())
 
 
 def read_decisions(path: Path) -> tuple[Decision, np.ndarray]:

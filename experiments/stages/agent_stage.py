@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import hashlib
 import json
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from rich.console import Console
 
 from data.loader import TrafficDataset
 from experiments.cli.networks import control_folder, grid_name, network_name
-from experiments.evaluation.drives import NOTHING, RULES, Scores, by_hour, hourly, summarise, take_over
+from experiments.evaluation.drives import NOTHING, Scores, by_hour, hourly, summarise, take_over
 from experiments.presets import experiment_config
 from experiments.report import agent_figures
 from experiments.stages import agent_road, agents, final_controllers, rivals, system
@@ -25,11 +24,10 @@ from sim.city_road import CityRoad, episode_folder, vehicles_per_hour
 from sim.demand import DemandLevel
 from sim.loop import Episode
 from sim.session import Scenario
-from stream_jax import checkpoint
+from stream_jax import checkpoint, store
 from stream_jax.checkpoint import System
 from stream_jax.rl import trial
 from stream_jax.rl.agent import Agent, AgentConfig
-from stream_jax.rl.agent_store import LEARNING
 
 TRAINING_LEVEL = "heavy"  # where agents learn; elsewhere the same controller is evaluated as it is
 
@@ -178,20 +176,16 @@ class LearnedControllers:
     def _place(self, name: str, level: DemandLevel) -> str:
         """A folder name that changes with whatever an agent is learned from."""
         cfg = agents.agent_config(name, self.preset, level)
-        digest = hashlib.sha256(f"{LEARNING} {cfg!r} {self._circumstances(name, level)}".encode())
         learned_from = rivals.learned_from(name, cfg) if name in RIVALS else (trial.FOLLOWING, agents.TRIED)
-        digest.update(repr(learned_from).encode())
-        if self.source is not None:  # what was learned elsewhere is another controller
-            for path in self._files(name):
-                digest.update(final_controllers.content(path))
-        return f"{name.replace(':', '-')}-{digest.hexdigest()[:10]}"
+        # What was learned elsewhere is another controller.
+        weights = [] if self.source is None else [final_controllers.content(path) for path in self._files(name)]
+        mark = store.key("learning", cfg, self._circumstances(name, level), learned_from, weights)
+        return f"{name.replace(':', '-')}-{mark}"
 
     def _circumstances(self, name: str, level: DemandLevel) -> str:
         """A folder name that changes with the demand, the road and what the city says."""
-        digest = hashlib.sha256(repr((RULES, self._demand(level), self.road.planner.cfg)).encode())
-        for leaf in jax.tree.leaves(self._city(name)[1].view):
-            digest.update(np.ascontiguousarray(leaf))
-        return f"{level.name}-{digest.hexdigest()[:10]}"
+        driven = store.VERSIONS["episode"], self._demand(level), self.road.planner.cfg
+        return f"{level.name}-{store.key('demand', driven, jax.tree.leaves(self._city(name)[1].view))}"
 
     def _demand(self, level: DemandLevel) -> float:
         """Vehicles per hour that are driven at a level."""

@@ -1,7 +1,6 @@
 """LyCon-WRL+ and its ablations on the road: trained for each seed, then evaluated like every other controller."""
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from experiments.stages.agent_road import Site
 from sim import loop as sim_loop
 from sim.demand import DemandLevel
 from sim.session import Scenario
+from stream_jax import store
 from stream_jax.fit import TrainConfig
 from stream_jax.rl import bounds, certificate, lyapunov, lycon_wrl_plus, replay, trial, verification, world_model
 from stream_jax.rl.agent import Agent, AgentConfig, TrialConfig
@@ -133,7 +133,7 @@ def train_agent(seed: int, cfg: AgentConfig, site: Site, folder: Path) -> tuple[
         cfg,
         folder / f"seed{seed}",
         trial_collect=meet(busiest=TRIED),
-        first_dir=folder.parent / f"first-{_digest((trial.first_settings(cfg), TRIED))}" / f"seed{seed}",
+        first_dir=folder.parent / f"first-{store.key('learning', trial.first_settings(cfg), TRIED)}" / f"seed{seed}",
         trial_dir=folder.parent.parent / f"trial-{trial_digest(cfg, site)}" / f"seed{seed}",
     )
     (folder / f"seed{seed}" / "curve.json").write_text(json.dumps(fitted.rows, indent=1, default=str))
@@ -143,8 +143,9 @@ def train_agent(seed: int, cfg: AgentConfig, site: Site, folder: Path) -> tuple[
 def trial_digest(cfg: AgentConfig, site: Site) -> str:
     """Changes with whatever a trial depends on: its plans hear the road alone, so what the city says is left out."""
     road = site.road
-    drawn = road.flow.tobytes(), road.incidents, road.starts[LEARNING_PART].tobytes(), TRIED
-    return _digest((evaluation.RULES, site.vehicles_per_hour, road.planner.cfg, trial.settings(cfg), drawn))
+    drawn = road.flow, road.incidents, road.starts[LEARNING_PART], TRIED
+    driven = store.VERSIONS["episode"], site.vehicles_per_hour, road.planner.cfg
+    return store.key("trial", driven, trial.settings(cfg), drawn)
 
 
 def evaluate_agent(
@@ -179,10 +180,6 @@ def decrease_share(agent: Agent, episodes: Sequence[sim_loop.Episode], cfg: Agen
     """
     judged = _falls(agent.lyapunov, jnp.stack([agent_road.physical_rows(one.road) for one in episodes]), cfg=cfg)
     return float(judged.mean())
-
-
-def _digest(facts: object) -> str:
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:10]
 
 
 @partial(jax.jit, static_argnames="cfg")

@@ -1,9 +1,6 @@
 """Stage `detect`: residuals -> flow -> p-values -> rejections on calibration and test parts that do not overlap."""
 
 import argparse
-import dataclasses
-import hashlib
-import json
 from pathlib import Path
 
 import jax
@@ -20,10 +17,9 @@ from experiments.evaluation.decisions import HEADLINE
 from experiments.presets import ExperimentConfig, experiment_config
 from experiments.report import detect_figures
 from experiments.stages import detection, detectors
+from stream_jax import store
 from stream_jax.checkpoint import ForecasterCheckpoint
 from stream_jax.conformal import dependence, fdr, fdr_metrics
-
-RULES = 3  # of residuals, screening and scores; saved scores of other rules are not read
 
 
 def detect(args: argparse.Namespace, out: Path, console: Console) -> Path:
@@ -73,19 +69,14 @@ def score_fold(
 ) -> dict[str, detection.Scored]:
     """Scores of all scenarios, read back where they were already computed for the same forecaster and config."""
     upstream = forecaster_of(dataset, fold, seed, out)
-    used = json.dumps(
-        [RULES, dataclasses.asdict(cfg.flow), dataclasses.asdict(cfg.flow_training), _mark(upstream.params)]
-    )
-    key = hashlib.sha256(used.encode()).hexdigest()[:10]
+    key = store.key("scores", cfg.flow, cfg.flow_training, _mark(upstream.params))
     saved = {name: out / "detect" / f"fold{fold}-seed{seed}-{name}-{key}.npz" for name in scenarios}
     if not all(path.exists() for path in saved.values()):
         console.print(f"  flow, fold {fold + 1} of {dataset.num_folds}, seed {seed} ...")
         trained = detection.train_flow(dataset, fold, upstream, seed, cfg, console.is_terminal)
         for name, path in saved.items():
             scored = detection.score(dataset, fold, trained, name, seed, cfg)
-            draft = path.with_suffix(".tmp")
-            shards.write_arrays(draft, **{field: np.asarray(value) for field, value in scored._asdict().items()})
-            draft.replace(path)
+            shards.write_arrays(path, **{field: np.asarray(value) for field, value in scored._asdict().items()})
     return {name: detection.Scored(**shards.read_arrays(path)) for name, path in saved.items()}
 
 
@@ -113,7 +104,7 @@ def compared_rows(
     theirs = []
     for fold, scored in ours.items() if names else ():
         upstream = forecaster_of(dataset, fold, seed, out)
-        mark = f"{RULES}-{_mark(upstream.params)}"
+        mark = _mark(upstream.params)
         place = (dataset, fold, seed, cfg, scored, upstream, mark, out / "detect", console)
         theirs.append(detectors.score_fold(names, *place))
     rows = []
@@ -239,5 +230,4 @@ def print_table(rows: list[dict], dataset: loader.TrafficDataset, console: Conso
 
 
 def _mark(params: object) -> str:
-    leaves = jax.tree.leaves(params)
-    return hashlib.sha256(b"".join(np.ascontiguousarray(leaf).tobytes() for leaf in leaves)).hexdigest()
+    return store.key("scores", jax.tree.leaves(params), length=64)

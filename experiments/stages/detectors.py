@@ -6,8 +6,6 @@ forecasters. With `:counts` after its name it reads each cell's counts, standard
 """
 
 import dataclasses
-import hashlib
-import json
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +21,7 @@ from data.spark_etl import shards
 from experiments.methods.detection import flow_quantile, isolation_forest, omni_anomaly, parametric, pca, usad
 from experiments.presets import ExperimentConfig
 from experiments.stages import detection
+from stream_jax import store
 from stream_jax.checkpoint import ForecasterCheckpoint
 from stream_jax.flows.context import FlowData
 
@@ -34,7 +33,6 @@ WITH_THRESHOLD = {"isolation_forest": isolation_forest, "pca": pca, "usad": usad
 WITH_LAW = {"gaussian_fitted": parametric, "student_t_fitted": parametric}
 WITH_LAW |= dict.fromkeys((FLOW, LEADS, CLIPPED), flow_quantile)
 NAMES = (*WITH_THRESHOLD, *(f"{name}{COUNTS}" for name in WITH_THRESHOLD), *WITH_LAW)
-RULES = 1  # of what rivals read and how; saved scores of other rules are not read
 SMALLEST_SD = 1e-3
 
 
@@ -116,9 +114,8 @@ def score_fold(
             recording = detection.scenario_rows(dataset, fold, trained, scenario, seed, leads)
             for name, one in fitted.items():
                 found = _score(name, one, recording, scored, dataset, fold, cfg)
-                draft = place(name, scenario).with_suffix(".tmp")
-                shards.write_arrays(draft, **{field: np.asarray(value) for field, value in found._asdict().items()})
-                draft.replace(place(name, scenario))
+                made = {field: np.asarray(value) for field, value in found._asdict().items()}
+                shards.write_arrays(place(name, scenario), **made)
     return {
         name: {
             scenario: _of_flow(one, cfg) if name == FLOW else RivalScores(**shards.read_arrays(place(name, scenario)))
@@ -192,5 +189,4 @@ def _module(name: str) -> Any:
 
 
 def _key(name: str, cfg: ExperimentConfig, mark: str) -> str:
-    used = json.dumps([RULES, mark, detection.FIT_DAYS, dataclasses.asdict(rival_config(name, cfg))])
-    return hashlib.sha256(used.encode()).hexdigest()[:10]
+    return store.key("rival_scores", mark, detection.FIT_DAYS, rival_config(name, cfg))

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import hashlib
 import json
 import tempfile
 from pathlib import Path
@@ -19,6 +18,7 @@ from data.spark_etl.inputs import RawInputs, check_readable, find_inputs
 from data.spark_etl.job import JobConfig, run_job
 from data.spark_etl.session import spark_session
 from experiments.cli import options
+from stream_jax import store
 
 KEY = "etl.key"  # hash of the configuration and the inputs of the dataset beside it
 
@@ -38,7 +38,7 @@ def etl(args: argparse.Namespace, out: Path, console: Console) -> Path:
         (out / KEY).unlink(missing_ok=True)  # a job killed after its dataset must not leave the old key beside it
         spark = spark_session(args.master, args.memory)
         manifest = run_job(spark, cfg, inputs, target, console, Path(scratch))
-        (out / KEY).write_text(key)
+        store.write_text(out / KEY, key)
     print_summary(manifest, target, console)
     return target
 
@@ -115,12 +115,7 @@ def _announce(manifest: dict, console: Console) -> None:
 
 
 def _job_key(cfg: JobConfig, inputs: RawInputs) -> str:
-    described = {
-        "config": dataclasses.asdict(cfg),
-        "inputs": inputs.describe(),
-        "schema": shards.SCHEMA_VERSION,
-    }
-    return hashlib.sha256(json.dumps(described, default=str, sort_keys=True).encode()).hexdigest()
+    return store.key("dataset", cfg, inputs.describe(), length=64)
 
 
 def _is_current(target: Path, key: str) -> bool:

@@ -48,10 +48,7 @@ def content(path: Path) -> bytes:
 def write(path: Path, controller: Controller) -> None:
     """Writes a controller, whole or not at all; arrays and JSON only."""
     about = json.dumps(controller._replace(weights=None)._asdict(), default=str).encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".tmp")
-    shards.write_arrays(draft, **_named(controller.weights), **{ABOUT: np.frombuffer(about, np.uint8)})
-    draft.replace(path)
+    shards.write_arrays(path, **_named(controller.weights), **{ABOUT: np.frombuffer(about, np.uint8)})
 
 
 def read(path: Path, like: Any, config: dict) -> Controller:

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import hashlib
 import json
 import math
 import time
@@ -22,6 +21,7 @@ from experiments.methods.forecasting import boosted_trees
 from experiments.presets import ExperimentConfig, experiment_config
 from experiments.report import forecast_figures
 from experiments.stages import forecasting
+from stream_jax import store
 from stream_jax.checkpoint import ForecasterCheckpoint, save_forecaster
 from stream_jax.types import Forecast, Interval
 
@@ -79,7 +79,7 @@ def run_method(
                 content = dataset.manifest["content_hash"]
                 _save_checkpoint(folder / "checkpoint" / f"{stem}", fitted, content)
             _save_outcome(saved, fitted.outcome)
-            notes.write_text(json.dumps(rows))  # last: its presence says that the fold is complete
+            store.write_text(notes, json.dumps(rows))  # last: its presence says that the fold is complete
         outcomes.append(_load_outcome(saved))
         extra += json.loads(notes.read_text())
     return outcomes, extra
@@ -120,9 +120,7 @@ def _save_outcome(path: Path, outcome: forecasting.Outcome) -> None:
     flat = {f"forecast_{name}": value for name, value in outcome.forecast._asdict().items()}
     flat |= {f"interval_{name}": value for name, value in outcome.interval._asdict().items()}
     flat |= {name: getattr(outcome, name) for name in ("cluster", "target", "mask", "slot")}
-    draft = path.with_suffix(".tmp")
-    shards.write_arrays(draft, **flat)
-    draft.replace(path)
+    shards.write_arrays(path, **flat)
 
 
 def _load_outcome(path: Path) -> forecasting.Outcome:
@@ -142,8 +140,7 @@ def _key(method: str, dataset: loader.TrafficDataset, cfg: ExperimentConfig, fol
         used["forecaster"] = dataclasses.asdict(forecasting.forecaster_config(method, dataset, cfg))
     else:
         used = {"conformal": used["conformal"], "reference": dataclasses.asdict(forecasting.REFERENCES[method][1])}
-    text = json.dumps([used, method, fold, dataset.manifest["content_hash"]], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:10]
+    return store.key("forecast", used, method, fold, dataset.manifest["content_hash"])
 
 
 def _training_folder(method: str, dataset: loader.TrafficDataset, cfg: ExperimentConfig, fold: int) -> str:

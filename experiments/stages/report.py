@@ -18,6 +18,7 @@ from experiments.report import map as report_map
 from experiments.report.html import cards, details, json_block, markdown, section
 from experiments.tables import control_tables, ours, paper, readme_tables
 from experiments.tables import render as tables
+from stream_jax import store
 
 PAGE = resources.files("experiments.report") / "page"
 FIGURES = {
@@ -46,9 +47,7 @@ def report(args: argparse.Namespace, out: Path, console: Console) -> Path:
         body=body(title, dataset, book, controlled, data, out, control),
     )
     path = report_file(out, network)
-    draft = path.with_suffix(".tmp")
-    draft.write_text(page)
-    draft.replace(path)
+    store.write_text(path, page)
     console.print(f"report: {escape(str(path))}   ({len(page) / 1e6:.1f} MB, opens without a network)", highlight=False)
     return path
 

@@ -4,7 +4,6 @@ Every rival is validated on the same episodes as ours and by the same rule, and 
 """
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from experiments.evaluation import drives as evaluation
@@ -30,10 +28,11 @@ from experiments.stages import agent_road
 from experiments.stages.agent_road import Site
 from experiments.stages.agents import FOLLOWING, RIVALS, learning_episodes
 from sim.session import Scenario
+from stream_jax import store
 from stream_jax.rl import agent as agents
 from stream_jax.rl import replay, trial, verification
 from stream_jax.rl.agent import AgentConfig
-from stream_jax.rl.agent_store import LEARNING, AgentStore
+from stream_jax.rl.agent_store import AgentStore
 from stream_jax.rl.episodes import Episode
 from stream_jax.rl.lycon_wrl_plus import Collect
 
@@ -222,7 +221,4 @@ def _validated(
 
 def _fingerprint(key: Array, name: str, adjacency: Array, cfg: AgentConfig) -> str:
     """Tells whether a checkpoint belongs to this run: same rival and settings, same key, same road."""
-    facts = repr((LEARNING, name, cfg, learned_from(name, cfg), jax.random.key_data(key).tolist()))
-    digest = hashlib.sha256(facts.encode())
-    digest.update(np.ascontiguousarray(adjacency))
-    return digest.hexdigest()
+    return store.key("learning", name, cfg, learned_from(name, cfg), jax.random.key_data(key), adjacency, length=64)

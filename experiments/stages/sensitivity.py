@@ -5,8 +5,6 @@ Rows go to `<out>/results/<dataset>/sensitivity.jsonl`: `setting` is a row of th
 
 import argparse
 import dataclasses
-import hashlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +22,7 @@ from experiments.presets import ExperimentConfig, experiment_config
 from experiments.stages import detection, forecasting, sensitivity_detect
 from experiments.tables import ours, paper
 from experiments.tables import render as tables
+from stream_jax import store
 from stream_jax.gnn import pu_gat_plus
 from stream_jax.types import Forecast, ForecastData
 
@@ -166,8 +165,7 @@ def _seed_rows(setting: str, metric: str, values: np.ndarray) -> list[dict]:
 
 
 def _mark(cfg: ExperimentConfig, dataset: loader.TrafficDataset) -> str:
-    text = json.dumps([dataclasses.asdict(cfg), dataset.manifest["content_hash"]], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:10]
+    return store.key("sensitivity", cfg, dataset.manifest["content_hash"])
 
 
 MEASURED = {

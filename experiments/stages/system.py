@@ -1,8 +1,5 @@
 """The trained upstream models as one live system, and what it says about the city at every step of a recording."""
 
-import dataclasses
-import hashlib
-import json
 import shutil
 from pathlib import Path
 
@@ -17,7 +14,7 @@ from experiments.presets import ExperimentConfig
 from experiments.stages import detection
 from experiments.stages.agent_road import CityDays
 from experiments.stages.forecasting import labels_at
-from stream_jax import checkpoint, pipeline
+from stream_jax import checkpoint, pipeline, store
 from stream_jax.checkpoint import ForecasterCheckpoint, System
 from stream_jax.conformal import intervals
 from stream_jax.flows.crfn_by import Calibration
@@ -140,9 +137,5 @@ def _spoken(dataset: TrafficDataset, fold: int, parts: tuple[str, ...], trained:
 def _key(
     upstream: ForecasterCheckpoint, seed: int, cfg: ExperimentConfig, weights: np.ndarray, spatial: AggregationConfig
 ) -> str:
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(upstream.params)] + [np.asarray(weights)]
-    described = [seed, *map(dataclasses.asdict, (cfg.flow, cfg.flow_training, spatial, upstream.config))]
-    digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
-    for leaf in leaves:
-        digest.update(np.ascontiguousarray(leaf))
-    return digest.hexdigest()[:10]
+    leaves = jax.tree.leaves(upstream.params)
+    return store.key("system", seed, cfg.flow, cfg.flow_training, spatial, upstream.config, leaves, weights)

@@ -11,10 +11,10 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from stream_jax import store
 from stream_jax.rl import replay
 from stream_jax.rl.episodes import Episode
 
-LEARNING = 2  # of how agents learn from what they are told: what was learned by other rules is not taken up again
 Row = dict[str, Any]
 
 
@@ -81,10 +81,9 @@ class AgentStore:
             return get()
         path = self.trial_folder / f"{plan}.npy"
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft = path.with_suffix(".partial.npy")
-            np.save(draft, get())
-            draft.replace(path)
+            scores = get()
+            with store.whole_file(path) as draft, open(draft, "wb") as stream:
+                np.save(stream, scores)
         return np.load(path, allow_pickle=False)
 
     def _first(self, collect: Callable[[], list[Episode]]) -> Episode:
@@ -105,6 +104,6 @@ class AgentStore:
         """Marks an empty folder as this run's and refuses another run's."""
         mark = self.folder / "fingerprint"
         if not mark.exists():
-            mark.write_text(self.fingerprint)
+            store.write_text(mark, self.fingerprint)
         if mark.read_text() != self.fingerprint:
             raise ValueError(f"{self.folder} belongs to another run: settings, key or road differ")

@@ -5,7 +5,6 @@ multipliers, L, margin on episodes that neither has seen, and again. The road is
 only; everything that learns is compiled.
 """
 
-import hashlib
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +17,11 @@ from jax import Array
 from rich.console import Console
 from rich.progress import Progress
 
+from stream_jax import store
 from stream_jax.rl import agent as agents
 from stream_jax.rl import improvement, lyapunov, ppo, replay, trial, verification, world_model
 from stream_jax.rl.agent import Agent, AgentConfig, Decision, act
-from stream_jax.rl.agent_store import LEARNING, AgentStore
+from stream_jax.rl.agent_store import AgentStore
 from stream_jax.rl.episodes import Episode, flat_transitions
 from stream_jax.rl.ppo import Learner
 from stream_jax.rl.state import make_state
@@ -269,9 +269,7 @@ def _report_row(report: improvement.LearnReport, learner: Learner, agent: Agent)
 
 def _fingerprint(key: Array, adjacency: Array, cfg: AgentConfig) -> str:
     """Tells whether a checkpoint belongs to this run: same settings, same key, same road."""
-    digest = hashlib.sha256(repr((LEARNING, cfg, jax.random.key_data(key).tolist())).encode())
-    digest.update(np.ascontiguousarray(adjacency))
-    return digest.hexdigest()
+    return store.key("learning", cfg, jax.random.key_data(key), adjacency, length=64)
 
 
 def _progress_bar(wanted: bool) -> Progress:

@@ -4,7 +4,6 @@ Algorithm 1 keeps what was collected; the paper does not say how. The files hold
 executed when read.
 """
 
-import os
 import zipfile
 import zlib
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from stream_jax import store
 from stream_jax.rl.episodes import Episode
 from stream_jax.types import Certificate, CityView
 
@@ -30,14 +30,9 @@ def stack(episodes: list[Episode]) -> Episode:
 
 def write(folder: Path, iteration: int, episodes: Episode) -> Path:
     """Writes the stacked episodes of an iteration; a kill leaves the old file, the new one, or none."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = _path(folder, iteration)
-    partial = path.with_suffix(".partial")
-    with open(partial, "wb") as stream:
+    with store.whole_file(path) as draft, open(draft, "wb") as stream:
         np.savez(stream, **_named(episodes))
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(partial, path)
     return path
 
 

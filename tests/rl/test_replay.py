@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from stream_jax import store
 from stream_jax.rl import replay
 from stream_jax.rl.episodes import Episode
 from stream_jax.types import Certificate, CityView
@@ -37,7 +38,7 @@ def test_a_kill_while_writing_leaves_the_old_file(tmp_path, monkeypatch):
     def killed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(replay.os, "replace", killed)
+    monkeypatch.setattr(store.Path, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
         replay.write(tmp_path, 0, replay.stack([episode(1)]))
     np.testing.assert_array_equal(replay.read(tmp_path, 0).x[0], episode(0).x)

@@ -83,7 +83,7 @@ def test_rivals_are_scored_exactly_where_we_are(run, compared):
     with pytest.MonkeyPatch.context() as patch:  # all of them are on disk
         patch.setattr(detectors.detection, "prepare", lambda *_: pytest.fail("a finished fold was fitted again"))
         upstream = detect_stage.forecaster_of(dataset, fold, 0, compared[0])
-        mark = f"{detect_stage.RULES}-{detect_stage._mark(upstream.params)}"
+        mark = detect_stage._mark(upstream.params)
         found = detectors.score_fold(
             RIVALS, dataset, fold, 0, cfg, scored, upstream, mark, compared[0] / "detect", QUIET
         )

@@ -3,13 +3,12 @@
 What LyCon-WRL+ has beyond it came from its iterations, its filter and what the city says.
 """
 
-import hashlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from sim.loop import Tick
+from stream_jax import store
 from stream_jax.rl import trial
 from stream_jax.rl.agent import AgentConfig, blank_state
 from stream_jax.rl.constraints import physical_state
@@ -19,7 +18,7 @@ from stream_jax.types import RLState, RoadMeasurement
 
 def version() -> str:
     """Changes with the plan."""
-    return hashlib.sha256(np.asarray(trial.following_gains()).tobytes()).hexdigest()[:8]
+    return store.key("plan", trial.following_gains())
 
 
 def step_fn(tick: Tick) -> np.ndarray:
