@@ -70,9 +70,14 @@ class Tracker:
         self._default_cell = _default_cells(network)
         self._feeds = _feeds_matrix(network)
         self._window: deque = deque(maxlen=max(WINDOW_S // control_s, 1))
-        self._is_counting = False
+        self._is_counting = self._has_met = False
         self._clear_step()
         self._clear_totals()
+
+    @property
+    def has_met(self) -> bool:
+        """Whether any vehicle was ever seen, waiting ones included."""
+        return self._has_met
 
     def begin_totals(self) -> None:
         """Marks the end of the warm-up."""
@@ -178,6 +183,7 @@ class Tracker:
             self._new_vehicle_seconds += vehicle.is_new
 
     def _meet(self, name: str) -> _Vehicle:
+        self._has_met = True
         self._vehicles[name] = vehicle = _Vehicle(self._nowhere, self._is_counting)
         self._new_vehicles += self._is_counting
         return vehicle

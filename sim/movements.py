@@ -25,6 +25,7 @@ class Movements(NamedTuple):
     links: tuple[tuple[int, ...], ...]  # [8] signal link indices
     lanes: tuple[tuple[str, ...], ...]  # [8] incoming lanes
     green_states: tuple[str, ...]  # [8] the signal's state string with this phase alone green, "" where there is none
+    own_greens: tuple[str, ...]  # green states of the signal's own program, in order and without repetition
     num_links: int
     sides: dict[str, int]  # incoming edge -> side of the world it comes from, -1 where it cannot be said
 
@@ -60,19 +61,21 @@ def movements_of(tls: TLS, links: list[Link], bearings: dict[str, float]) -> Mov
     """One signal's phases. Args: bearings: incoming edge -> direction it comes from, degrees clockwise from north."""
     program = _program(tls)
     num_links = max([len(state) for state in program] + [link.index + 1 for link in links])
+    own_greens = _own_greens(program)
     sides = _sides(bearings)
     by_phase = _nema_phases(links, sides)
     is_nema = by_phase is not None and not _has_foes(tls, by_phase)
     if is_nema:
         states = [_nema_state(phase, num_links) if phase else "" for phase in by_phase]
     else:
-        states = _own_greens(program)
+        states = _own_phases(own_greens)
         by_phase = [[link for link in links if link.index < len(s) and s[link.index] in "Gg"] for s in states]
     return Movements(
         is_nema=is_nema,
         links=tuple(tuple(sorted({link.index for link in phase})) for phase in by_phase),
         lanes=tuple(tuple(sorted({link.lane for link in phase})) for phase in by_phase),
         green_states=tuple(states),
+        own_greens=tuple(own_greens),
         num_links=num_links,
         sides=sides,
     )
@@ -134,9 +137,12 @@ def _program(tls: TLS) -> list[str]:
 
 
 def _own_greens(program: list[str]) -> list[str]:
-    """[8] the program's green states; all empty, so that SUMO keeps it, when there is nothing to choose or too much."""
+    """The program's green states."""
     greens = [state for state in program if set(state) & set("Gg") and not set(state) & set("yYuU")]
-    greens = list(dict.fromkeys(greens))
-    if not 2 <= len(greens) <= PHASES:
-        greens = []
-    return greens + [""] * (PHASES - len(greens))
+    return list(dict.fromkeys(greens))
+
+
+def _own_phases(greens: list[str]) -> list[str]:
+    """[8] the green states; all empty, so that SUMO keeps its program, when there is nothing to choose or too much."""
+    kept = greens if 2 <= len(greens) <= PHASES else []
+    return kept + [""] * (PHASES - len(kept))

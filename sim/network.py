@@ -17,6 +17,7 @@ import sumolib
 from sumolib.net import Net
 from sumolib.net.edge import Edge
 
+from sim.approaches import approaches, neighbours, ways
 from sim.binaries import find_binary
 from sim.errors import RoadError
 from sim.georeference import signal_lonlat
@@ -73,6 +74,8 @@ class Network(NamedTuple):
     lane_turns: dict[str, dict[str, tuple[str, ...]]]  # stop edge -> its lanes from the kerb -> edges each leads to
     feeds: tuple[tuple[tuple[int, ...], ...], ...]  # [I][8] approaches that the phase's vehicles drive into
     entered: dict[str, tuple[frozenset[str], ...]]  # stop edge -> its lanes that each edge upstream leads into
+    links: tuple[tuple[Link, ...], ...]  # [I] connections that the signal controls
+    own_greens: tuple[tuple[str, ...], ...]  # [I] green states of the signal's own program, however many
     lonlat: np.ndarray | None  # [I, 2] degrees, where the file says how it was projected
 
 
@@ -114,7 +117,7 @@ def _assemble(
     stop_edges = tuple(edge for moves in movements for edge in sorted(moves.sides))
     approach_signal = np.array([i for i, moves in enumerate(movements) for _ in moves.sides], np.int32)
     approach_side = np.array([m.sides[edge] for m in movements for edge in sorted(m.sides)], np.int32)
-    approach_of, beyond = _approaches(net, stop_edges)
+    approach_of, beyond = approaches(net, stop_edges)
     signal_at = {net.getEdge(e).getToNode().getID(): i for e, i in zip(stop_edges, approach_signal, strict=True)}
     entries, exits, entry_signal, exit_signal = _fringe(net, approach_signal, approach_of, signal_at, position)
     phases_of, feeds = _phase_tables(movements, links, approach_of)
@@ -125,7 +128,7 @@ def _assemble(
         phase_lanes=tuple(moves.lanes for moves in movements),
         phase_links=tuple(moves.links for moves in movements),
         num_links=tuple(moves.num_links for moves in movements),
-        neighbours=_neighbours(net, len(ids), approach_signal, approach_side, approach_of, signal_at),
+        neighbours=neighbours(net, len(ids), approach_signal, approach_side, approach_of, signal_at),
         entries=entries,
         exits=exits,
         entry_signal=entry_signal,
@@ -146,6 +149,8 @@ def _assemble(
         lane_turns=_lane_turns(links),
         feeds=feeds,
         entered={edge: lanes_entered(net.getEdge(edge)) for edge in stop_edges},
+        links=tuple(tuple(signal) for signal in links),
+        own_greens=tuple(moves.own_greens for moves in movements),
         lonlat=signal_lonlat(net, position),
     )
 
@@ -155,8 +160,8 @@ def _fringe(
 ) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray, np.ndarray]:
     """The edges where trips begin and end, and the signal beside each."""
     edges = [edge for edge in net.getEdges(withInternal=False) if edge.allows("passenger")]
-    entries = tuple(sorted(edge.getID() for edge in edges if not _ways(edge.getIncoming())))
-    exits = tuple(sorted(edge.getID() for edge in edges if not _ways(edge.getOutgoing())))
+    entries = tuple(sorted(edge.getID() for edge in edges if not ways(edge.getIncoming())))
+    exits = tuple(sorted(edge.getID() for edge in edges if not ways(edge.getOutgoing())))
     beside = {edge: int(approach_signal[approach_of[edge]]) for edge in entries if edge in approach_of}
     starts = {edge: net.getEdge(edge).getFromNode().getID() for edge in exits}
     beside |= {edge: int(signal_at[node]) for edge, node in starts.items() if node in signal_at}
@@ -229,58 +234,6 @@ def _bearing(edge: Edge) -> float:
     """Where the edge comes from, seen from its end, degrees clockwise from north."""
     (x0, y0), (x1, y1) = (point[:2] for point in edge.getShape()[-2:])
     return math.degrees(math.atan2(x0 - x1, y0 - y1)) % 360.0
-
-
-def _ways(connections: dict) -> list[Edge]:
-    """The neighbouring edges of a getIncoming or getOutgoing table, without turnarounds, junctions and footways."""
-    return [
-        edge
-        for edge, ways in connections.items()
-        if not edge.getFunction() and any(way.getDirection() != "t" for way in ways)
-    ]
-
-
-def _approaches(net: Net, stop_edges: tuple[str, ...]) -> tuple[dict[str, int], dict[str, float]]:
-    """Edge -> approach, and edge -> metres that lie between its end and the stop line.
-
-    An approach is its stop edge, the edges upstream that lead nowhere else, and the junction lanes into any of them.
-    """
-    approach_of = {edge: index for index, edge in enumerate(stop_edges)}
-    beyond = dict.fromkeys(stop_edges, 0.0)
-    front = list(stop_edges)
-    while front:
-        edge = net.getEdge(front.pop())
-        for before in _ways(edge.getIncoming()):
-            if before.getID() not in approach_of and _ways(before.getOutgoing()) == [edge]:
-                approach_of[before.getID()] = approach_of[edge.getID()]
-                beyond[before.getID()] = beyond[edge.getID()] + edge.getLength()
-                front.append(before.getID())
-    for edge in net.getEdges(withInternal=True):
-        for target, connections in edge.getOutgoing().items():
-            for connection in connections:
-                inside = connection.getViaLaneID().rsplit("_", 1)[0]
-                if inside and target.getID() in approach_of:
-                    approach_of[inside] = approach_of[target.getID()]
-                    beyond[inside] = beyond[target.getID()] + target.getLength()
-    return approach_of, beyond
-
-
-def _neighbours(
-    net: Net,
-    num_signals: int,
-    approach_signal: np.ndarray,
-    approach_side: np.ndarray,
-    approach_of: dict[str, int],
-    signal_at: dict[str, int],
-) -> np.ndarray:
-    """[I, 4] the signal at the upstream end of the approach from each side, or -1."""
-    neighbours = np.full((num_signals, 4), -1, np.int32)
-    for name, approach in approach_of.items():
-        if not name.startswith(":") and approach_side[approach] >= 0:
-            behind = signal_at.get(net.getEdge(name).getFromNode().getID(), -1)
-            place = approach_signal[approach], approach_side[approach]
-            neighbours[place] = max(neighbours[place], behind)
-    return neighbours
 
 
 def _nearest(net: Net, edge: str, position: np.ndarray) -> int:

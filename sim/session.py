@@ -22,6 +22,7 @@ from sim.binaries import find_binary
 from sim.closures import Closures, RoadIncident
 from sim.detectors import Tracker, no_detectors
 from sim.errors import RoadError
+from sim.lookahead import decode_prices
 from sim.nema import ACTIONS, Plan, SignalDriver, decode_action
 from sim.network import Network
 from sim.states import StateWriter
@@ -32,6 +33,7 @@ _DEPARTED = constants.VAR_DEPARTED_VEHICLES_IDS
 _ARRIVED = constants.VAR_ARRIVED_VEHICLES_IDS
 _FORCED = constants.VAR_TELEPORT_STARTING_VEHICLES_IDS
 _PENDING = constants.VAR_PENDING_VEHICLES
+EMPTY_S = 600  # a road on which nothing departs for so long is an error
 _FAILURES = (
     libsumo.TraCIException,
     libsumo.FatalTraCIError,
@@ -48,11 +50,17 @@ class SessionConfig:
     backend: Literal["libsumo", "traci"] = "libsumo"  # inside this process, or a process of its own
     gui: bool = False  # shows the road; always through traci
     control_s: int = 60  # length of a control step
-    teleport_s: int = 300  # SUMO moves a vehicle by force after standing this long at the front
+    teleport_s: int = 300  # SUMO moves a vehicle by force after standing this long at the front; -1: never
+    trips_file: Path | None = None  # where SUMO writes every trip, unfinished and undeparted ones too
 
     def __post_init__(self) -> None:
-        if self.backend not in ("libsumo", "traci") or self.control_s < 1 or self.teleport_s < 1:
-            raise RoadError("a session needs the backend libsumo or traci and positive control_s and teleport_s")
+        if (
+            self.backend not in ("libsumo", "traci")
+            or self.control_s < 1
+            or self.teleport_s < -1
+            or self.teleport_s == 0
+        ):
+            raise RoadError("a session needs the backend libsumo or traci, positive control_s, and teleport_s or -1")
 
 
 class Scenario(NamedTuple):
@@ -65,6 +73,8 @@ class Scenario(NamedTuple):
     seed: int
     first_step: int  # index of the city's step at the end of the warm-up, -1 without a city
     flow: np.ndarray  # [T, I] the city's flow behind the demand
+    begin_s: int = 0  # SUMO's clock when the warm-up begins
+    config: Path | None = None  # a .sumocfg that SUMO reads whole, instead of the route file alone
 
 
 class Session:
@@ -76,6 +86,7 @@ class Session:
         self.network, self.driver, self.cfg = network, driver, cfg or SessionConfig()
         self.done = True
         self._is_native = getattr(driver, "native", False)
+        self._sees = hasattr(driver, "see")
         self._sumo = self._process = self._tracker = None
         self._writer = StateWriter(network)
 
@@ -188,22 +199,25 @@ class Session:
         return sumo
 
     def _command(self) -> list[str]:
-        options = {
-            "--net-file": self.network.net_file,
-            "--route-files": self._scenario.route_file,
-            "--seed": self._scenario.seed,
-            "--step-length": 1,
-            "--time-to-teleport": self.cfg.teleport_s,
-        }
-        if self._is_native:
+        scenario, trips = self._scenario, self.cfg.trips_file
+        options = {"--seed": scenario.seed, "--step-length": 1, "--time-to-teleport": self.cfg.teleport_s}
+        options["--begin"] = scenario.begin_s
+        if scenario.config is None:
+            options |= {"--net-file": self.network.net_file, "--route-files": scenario.route_file}
+        else:
+            options["--configuration-file"] = scenario.config
+        if self._is_native and self.driver.programs is not None:
             options["--additional-files"] = self.driver.programs
         flags = ["--no-step-log", "--no-warnings", "--duration-log.disable"]
         flags += ["--start", "--quit-on-end"] if self.cfg.gui else []
+        if trips is not None:
+            options["--tripinfo-output"] = trips
+            flags += ["--tripinfo-output.write-unfinished", "--tripinfo-output.write-undeparted"]
         binary = find_binary("sumo-gui" if self.cfg.gui else "sumo")
         return [binary, *(str(part) for option in options.items() for part in option), *flags]
 
     def _run(self, action: np.ndarray, seconds: int) -> RoadMeasurement:
-        plan = decode_action(action, self.network.is_nema)
+        plan = decode_prices(action) if self._sees else decode_action(action, self.network.is_nema)
         with self._failures("SUMO stopped in mid-episode"):
             for _ in range(seconds):
                 self._second(plan)
@@ -212,16 +226,32 @@ class Session:
             self._tracker.begin_totals()
         return measured
 
-    def _second(self, plan: Plan) -> None:
+    def _second(self, plan: Plan | np.ndarray) -> None:
         sumo = self._sumo
-        if not self._is_native:
-            for signal, state in self._writer.changed(self.driver.update(self._detectors, plan)):
-                sumo.trafficlight.setRedYellowGreenState(signal, state)
+        for signal, state in self._news(plan):
+            sumo.trafficlight.setRedYellowGreenState(signal, state)
         for lane, is_closed in self._closures.changes(self._time):
             self._close_lane(lane) if is_closed else sumo.lane.setAllowed(lane, self._allowed[lane])
         sumo.simulationStep()
         self._time += 1
-        self._detectors = self._tracker.second(*(self._ask() if self._process is None else self._receive()))
+        seen, pending, gone, forced = self._ask() if self._process is None else self._receive()
+        if self._sees:
+            seen = list(seen)
+            self.driver.see(seen, pending, gone, self._route)
+        self._detectors = self._tracker.second(seen, pending, gone, forced)
+        if self._time == EMPTY_S and not self._tracker.has_met:
+            self.close()
+            raise RoadError(
+                f"no vehicle departed on {self.network.net_file} within ten minutes: check routes and begin"
+            )
+
+    def _news(self, plan: Plan | np.ndarray) -> list[tuple[str, str]]:
+        """(signal, state) of the signals that change."""
+        if self._is_native:
+            return []
+        return (
+            self.driver.states(plan) if self._sees else self._writer.changed(self.driver.update(self._detectors, plan))
+        )
 
     def _ask(self) -> tuple:
         """What `Tracker.second` wants, asked value by value: inside one process thrice as fast as subscriptions."""
