@@ -1,4 +1,4 @@
-"""The README's snippets run as they are printed."""
+"""The snippets of the README and of the library guide run as they are printed."""
 
 import re
 from pathlib import Path
@@ -8,19 +8,24 @@ import pytest
 from tests.small_city import write_small_city
 
 ROOT = Path(__file__).parent.parent
-SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+PAGES = {"README.md": 1, "docs/guides/library.md": 4}  # and how many snippets each has
 
 
-def test_there_are_snippets_to_run():
-    assert len(SNIPPETS) == 4
+def snippets_of(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("number", range(len(SNIPPETS)))
-def test_a_snippet_of_the_readme_runs(number, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("page", "count"), PAGES.items())
+def test_there_are_snippets_to_run(page, count):
+    assert len(snippets_of(page)) == count
+
+
+@pytest.mark.parametrize(("page", "number"), [(page, number) for page in PAGES for number in range(PAGES[page])])
+def test_a_snippet_runs_as_printed(page, number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_small_city(tmp_path / "runs" / "synthetic-smoke" / "data")
     # The same calls with one short epoch: what a snippet computes is tested elsewhere.
-    short = SNIPPETS[number].replace("hidden=32, layers=2)", "hidden=8, layers=1, heads=2)")
+    short = snippets_of(page)[number].replace("hidden=32, layers=2)", "hidden=8, layers=1, heads=2)")
     short = short.replace("fit(jax.random.key(0), data, cfg)", "fit(jax.random.key(0), data, cfg, TRAINING)")
     short = short.replace("checkpoints/synthetic", str(ROOT / "checkpoints" / "synthetic")).replace(
         "minutes=5", "minutes=1"

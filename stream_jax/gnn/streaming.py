@@ -84,10 +84,16 @@ def observe(
     slot: Array,
     cfg: ForecasterConfig,
 ) -> StreamState:
-    """The state one step later.
+    """The state after one more step of the recording.
 
-    Args: values [N, F] in physical units, whatever where not observed; observed [N, F] bool; clock [4]; slot [] of the
-        week, as in `TrafficSeries`.
+    Args:
+        params: the fitted forecaster.
+        state: from `start` or the step before.
+        values: [N, F] in physical units; any number where not observed.
+        observed: [N, F] bool.
+        clock: [4] as in `TrafficSeries`.
+        slot: [] step of the week, as in `TrafficSeries`.
+        cfg: as fitted with.
     """
     chex.assert_equal_shape([values, observed, state.recent.values[0]])
     chex.assert_shape([clock, slot], [(4,), ()])

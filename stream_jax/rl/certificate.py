@@ -215,7 +215,8 @@ def error_route(
     Args:
         error_upper: confidence limit of the mean absolute error, `ModelError.upper`.
         norms: any shape, ||x'|| and ||mu|| on fresh episodes; the bound speaks only about the ball.
-        radius, lipschitz: of the ball and of L on it, both fixed before those episodes.
+        radius: of the ball, fixed before those episodes.
+        lipschitz: of L on that ball, fixed before those episodes.
         excess: mean excess of the executed steps, at margin 0.
     """
     exits = float((np.asarray(norms) > radius).mean())
