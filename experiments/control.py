@@ -1,9 +1,11 @@
-"""Runs a trained controller live in SUMO: `python experiments/control.py --checkpoint checkpoints/synthetic`."""
+"""Drives a trained system live in SUMO: `python experiments/control.py --checkpoint DIR`, or `stream-jax drive`."""
 
-import argparse
+import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 import rich
@@ -11,25 +13,48 @@ from rich.markup import escape
 from rich.table import Table
 
 from experiments import live
-from experiments.cli import compiled
+from experiments.cli.main import start
+from experiments.cli.reading import UNSET, read
 from sim.demand import DEMAND_LEVELS
 from sim.session import SessionConfig
 from stream_jax.rl.constraints import constraint_values, costs
 
 PRETRAINED = Path(__file__).parent.parent / "checkpoints" / "synthetic"
 DESCRIPTION = """\
-Every control step of a minute prints what the road shows, what the city's forecast and detection say, where the action
-came from and whether it is certified; the log has everything.
+Drives signals in SUMO by a trained system. Each minute prints what the road shows, what the city's forecast and
+detection say, where the action came from and whether it is certified. The log has everything.
 
-  python experiments/control.py                                             the pretrained system on its own city
-  python experiments/control.py --checkpoint DIR --level overload --gui     another one, watched in sumo-gui
-  python experiments/control.py --network my.net.xml --routes my.rou.xml    your network, without a city behind it
+  stream-jax drive                                             the pretrained system on its own city
+  stream-jax drive --checkpoint DIR --level overload --gui     another one, watched in sumo-gui
+  stream-jax drive --network my.net.xml --routes my.rou.xml    your network, without a city behind it
 """
 
 
-def main(argv: list[str] | None = None) -> int:
+@dataclasses.dataclass(frozen=True)
+class DriveOptions:
+    """What is driven, and how long."""
+
+    checkpoint: Path = PRETRAINED
+    """folder of a trained system"""
+    network: Annotated[Path | None, UNSET] = None
+    """your .net.xml or .sumocfg instead of the checkpoint's grid"""
+    routes: Annotated[Path | None, UNSET] = None
+    """your .rou.xml, with --network"""
+    level: Literal[tuple(DEMAND_LEVELS)] = "heavy"  # type: ignore[valid-type]
+    """demand on the checkpoint's grid"""
+    minutes: int = 40
+    """how long to drive"""
+    seed: int = 1002
+    """chooses the hour and the trips"""
+    gui: Annotated[bool, UNSET] = False
+    """watch in sumo-gui"""
+    log: Path = Path("runs/live/log.jsonl")
+    """where every tick is written"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     """Drives one episode; returns the exit code."""
-    args = parser().parse_args(argv)
+    args = read(DriveOptions, DESCRIPTION, argv, "drive")
     console = rich.get_console()
     try:
         drive(args, console)
@@ -42,21 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    top = argparse.ArgumentParser(description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
-    top.add_argument("--checkpoint", type=Path, default=PRETRAINED, help="folder of a trained system (the pretrained)")
-    top.add_argument("--network", type=Path, help="your .net.xml or .sumocfg instead of the checkpoint's grid")
-    top.add_argument("--routes", type=Path, help="your .rou.xml, with --network")
-    top.add_argument("--level", choices=DEMAND_LEVELS, default="heavy", help="demand on the checkpoint's grid")
-    top.add_argument("--minutes", type=int, default=40, help="how long to drive")
-    top.add_argument("--seed", type=int, default=1002, help="which hour and which trips")
-    top.add_argument("--gui", action="store_true", help="watch in sumo-gui")
-    top.add_argument("--log", type=Path, default=Path("runs/live/log.jsonl"), help="where every tick is written")
-    return top
-
-
-def drive(args: argparse.Namespace, console: rich.console.Console) -> None:
+def drive(args: DriveOptions, console: rich.console.Console) -> None:
     """Prints and logs every tick, then the summary."""
     if (args.network is None) != (args.routes is None):
         raise ValueError("--network and --routes go together: a network needs vehicles to control.")
@@ -118,5 +129,4 @@ def summary(ticks: list[live.LiveTick], limits: object, console: rich.console.Co
 
 
 if __name__ == "__main__":
-    compiled.keep()
-    sys.exit(main())
+    sys.exit(start("drive"))

@@ -1,22 +1,25 @@
 """How safety falls with demand for controllers without learning: the sweep that the demand levels were chosen on.
 
-    python experiments/demand_sweep.py --out runs/synthetic-default
-
-reads the dataset in `<out>/data`, runs every controller at every rate on days of validation, writes rows and a figure,
-and goes on where it was stopped. Levels: moderate, where fixed timing is safe in 50 to 65 % of the episodes as in the
-paper; heavy, where the default plan is safe in 50 to 75 %; overload, where it hardly ever is.
+At moderate demand fixed timing is safe in 50 to 65 % of the episodes, as in the paper. At heavy demand the default plan
+is safe in 50 to 75 %, and at overload it hardly ever is.
 """
 
-import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import tyro
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
 from data import loader
+from experiments.cli.main import start
 from experiments.cli.networks import control_folder
+from experiments.cli.reading import read
 from experiments.evaluation import results
 from experiments.evaluation.drives import evaluate, score, summarise
 from experiments.methods.control.controllers import check_controllers, make_method
@@ -27,9 +30,38 @@ from stream_jax.rl.constraints import Limits
 
 FIRST_SEED = 8000  # of the sweep's episodes, which no controller learns from or is compared on
 QUEUES = (0.25, 0.5, 0.75)  # quantiles over episodes of the episode's mean queue
+DESCRIPTION = """\
+Drives controllers without learning at every rate on days of validation; writes rows and a figure. It goes on where it
+was stopped.
+
+  stream-jax demand --out runs/synthetic-default
+  stream-jax demand --out runs/synthetic-default --rates 2000 4200 --controllers default_plan webster
+"""
 
 
-def sweep(args: argparse.Namespace, console: Console) -> list[dict]:
+@dataclasses.dataclass(frozen=True)
+class DemandOptions:
+    """Who drives, at which rates."""
+
+    out: Path
+    """folder of a run whose etl stage is done"""
+    preset: str = "default"
+    """preset of that run"""
+    rates: Annotated[tuple[float, ...], tyro.conf.arg(metavar="VEH/H ...")] = (2000, 2700, 3400, 4200, 5000, 6000)
+    """vehicles per hour on the whole network"""
+    controllers: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = (
+        "default_plan",
+        "fixed_time",
+        "guarded_max_pressure",
+    )
+    """controllers without learning"""
+    episodes: int = 12
+    """episodes at each rate"""
+    workers: int = 2
+    """SUMO processes that run at the same time"""
+
+
+def sweep(args: DemandOptions, console: Console) -> list[dict]:
     """All rows of the sweep under the paper's limits."""
     dataset = loader.load(args.out / "data")
     folder = control_folder(args.out)
@@ -50,7 +82,7 @@ def sweep(args: argparse.Namespace, console: Console) -> list[dict]:
 
 
 def sweep_one(
-    args: argparse.Namespace, road: CityRoad, name: str, rate: float, folder: Path, console: Console
+    args: DemandOptions, road: CityRoad, name: str, rate: float, folder: Path, console: Console
 ) -> list[dict]:
     """Rows of one controller at one rate."""
     seeds = range(FIRST_SEED, FIRST_SEED + args.episodes)
@@ -99,16 +131,9 @@ def show(rows: list[dict], console: Console) -> None:
     console.print(table)
 
 
-def main() -> None:
-    """Runs the sweep, prints it, writes rows and figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder of a run whose etl stage is done")
-    parser.add_argument("--preset", default="default", help="preset of that run")
-    parser.add_argument("--rates", type=float, nargs="+", default=[2000, 2700, 3400, 4200, 5000, 6000])
-    parser.add_argument("--controllers", nargs="+", default=["default_plan", "fixed_time", "guarded_max_pressure"])
-    parser.add_argument("--episodes", type=int, default=12)
-    parser.add_argument("--workers", type=int, default=2)
-    args = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the sweep, prints it, writes rows and figure; returns the exit code."""
+    args = read(DemandOptions, DESCRIPTION, argv, "demand")
     check_controllers(args.controllers)
     console = Console()
     rows = sweep(args, console)
@@ -120,7 +145,8 @@ def main() -> None:
     draw(rows).savefig(control_folder(args.out) / "demand_sweep.png", dpi=130)
     show(rows, console)
     console.print(f"rows: {file}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(start("demand"))

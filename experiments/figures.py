@@ -1,25 +1,48 @@
-"""Results rows to figures: every table of the paper drawn as bars, the paper's numbers beside ours.
+"""Draws the tables of the paper as bars, the paper's numbers beside ours.
 
-  python experiments/figures.py --to runs/figures               all tables that have any number of ours
-  python experiments/figures.py --table aci --to runs/figures
-
-Bars of ours carry half a 95 % interval over seeds; a paper bar that cannot be true is hatched.
+Bars of ours carry half a 95 % interval over seeds. A bar of the paper is hatched where its number cannot be true.
 """
 
-import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated, Literal
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.cli.main import start
+from experiments.cli.reading import UNSET, read
 from experiments.tables import ours, paper
 from experiments.tables import render as tables
 
 matplotlib.use("Agg")
 WIDE = 0.38  # of a bar
 PAPER, OURS = "0.72", "tab:blue"
+DESCRIPTION = """\
+Draws tables of the paper as bars, the paper's numbers beside ours. Bars of ours carry half a 95 % interval over seeds.
+A bar of the paper is hatched where its number cannot be true.
+
+  stream-jax figures --to runs/figures                 all tables that have any number of ours
+  stream-jax figures --table aci --to runs/figures     one table
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class FigureOptions:
+    """What is drawn, and where."""
+
+    to: Path
+    """folder for the figures"""
+    table: Annotated[Literal[tuple(paper.TABLES)] | None, UNSET] = None  # type: ignore[valid-type]
+    """a table of the paper (all)"""
+    dataset: str = "tdrive"
+    """whose rows stand beside the paper's T-Drive"""
+    results: Path = Path("results")
+    """folder of published rows"""
 
 
 def draw(name: str, book: ours.Book, dataset: str = "tdrive") -> Figure | None:
@@ -62,14 +85,9 @@ def _numeric(name: str, column: str) -> bool:
     return any(isinstance(cell, int | float) for cell in printed)
 
 
-def main() -> None:
-    """Draws one table or all into a folder."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=Path("results"))
-    parser.add_argument("--dataset", default="tdrive", help="whose rows stand beside the paper's T-Drive")
-    parser.add_argument("--table", choices=paper.TABLES)
-    parser.add_argument("--to", type=Path, required=True, help="folder for the figures")
-    args = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> int:
+    """Draws one table or all into a folder; returns the exit code."""
+    args = read(FigureOptions, DESCRIPTION, argv, "figures")
     book = ours.load(args.results)
     args.to.mkdir(parents=True, exist_ok=True)
     for name in [args.table] if args.table else paper.TABLES:
@@ -79,7 +97,8 @@ def main() -> None:
             continue
         figure.savefig(args.to / f"{name}.png", dpi=130)
         print(args.to / f"{name}.png")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(start("figures"))

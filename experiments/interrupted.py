@@ -4,7 +4,7 @@
 whole process group at random moments, and compares the results rows of all runs, wall-clock times left out.
 """
 
-import argparse
+import dataclasses
 import json
 import os
 import random
@@ -16,10 +16,16 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated, Literal
 
+import tyro
 from rich.console import Console
 from rich.table import Table
 
+from data.errors import DataError
+from experiments.cli.main import start
+from experiments.cli.options import PRESETS
+from experiments.cli.reading import UNSET, read
 from experiments.evaluation import results
 
 RUN = Path(__file__).with_name("run.py")
@@ -28,9 +34,40 @@ KILLS = "kills.json"
 FIRST_S = 3.0  # earliest moment of a kill
 
 
+DESCRIPTION = """\
+Runs one preset twice undisturbed, then kills it at random moments and starts it again until it ends. At the end it
+compares the results rows of all runs; wall-clock times are left out. The exit code is 0 if all rows agree.
+
+  stream-jax interrupted --kills 10                        ten kills of the smoke preset
+  stream-jax interrupted --kills 4 -- --stage etl          further options of `stream-jax run` after --
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class InterruptedOptions:
+    """What is run and killed."""
+
+    dataset: str = "synthetic"
+    """as for `stream-jax run`"""
+    preset: Literal[PRESETS] = "smoke"  # type: ignore[valid-type]
+    """as for `stream-jax run`"""
+    kills: int = 10
+    """how many kills there are in all"""
+    seed: int = 0
+    """chooses the moments"""
+    out: Annotated[Path | None, UNSET] = None
+    """an empty folder for the runs (a temporary one)"""
+    results: Path = Path("results/bench")
+    """where the rows of the comparison are kept"""
+    compare: Annotated[bool, UNSET] = False
+    """only compare the runs that --out already holds"""
+    more: tyro.conf.Positional[tuple[str, ...]] = ()
+    """further options of `stream-jax run`, after --"""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns 0 if all rows agree and 1 otherwise."""
-    args = _arguments(argv)
+    args = _options(argv)
     console = Console()
     folder = args.out or Path(tempfile.mkdtemp(prefix="interrupted-"))
     if not args.compare:
@@ -50,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(any(unlike.values()))
 
 
-def run_all(args: argparse.Namespace, folder: Path, console: Console) -> None:
+def run_all(args: InterruptedOptions, folder: Path, console: Console) -> None:
     """Two runs that are left alone, and as many as it takes for all kills; which were when is kept in the folder."""
     start = time.perf_counter()
     finish(args, folder / "alone")
@@ -64,14 +101,14 @@ def run_all(args: argparse.Namespace, folder: Path, console: Console) -> None:
     (folder / KILLS).write_text(json.dumps(kills))
 
 
-def finish(args: argparse.Namespace, out: Path) -> None:
+def finish(args: InterruptedOptions, out: Path) -> None:
     """Runs to the end."""
     done = subprocess.run(command(args, out), capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"The run in {out} failed: {done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
-def kill_often(args: argparse.Namespace, out: Path, kills: int, length_s: float, console: Console) -> list[float]:
+def kill_often(args: InterruptedOptions, out: Path, kills: int, length_s: float, console: Console) -> list[float]:
     """Starts a run and kills it, at most `kills` times; the seconds after which each start was killed.
 
     What is finished stays, so that a start may last three tenths of a whole run: the kills fall all over it.
@@ -93,7 +130,7 @@ def kill_often(args: argparse.Namespace, out: Path, kills: int, length_s: float,
     return moments
 
 
-def command(args: argparse.Namespace, out: Path) -> list[str]:
+def command(args: InterruptedOptions, out: Path) -> list[str]:
     """The run as a user starts it."""
     return [sys.executable, str(RUN), "--dataset", args.dataset, "--preset", args.preset, "--out", str(out), *args.more]
 
@@ -115,22 +152,14 @@ def differing(one: Counter, other: Counter) -> int:
     return sum(((one - other) + (other - one)).values())
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dataset", default="synthetic")
-    parser.add_argument("--preset", default="smoke", choices=("smoke", "default", "paper"))
-    parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--out", type=Path, help="an empty folder for the three runs (a temporary one)")
-    parser.add_argument("--results", type=Path, default=Path("results/bench"))
-    parser.add_argument("--compare", action="store_true", help="only compare the runs that --out already holds")
-    parser.add_argument("more", nargs="*", help="further options of run.py, after --")
-    args = parser.parse_args(argv)
+def _options(argv: Sequence[str] | None) -> InterruptedOptions:
+    """Refuses what cannot be meant."""
+    args = read(InterruptedOptions, DESCRIPTION, argv, "interrupted")
     is_used = bool(args.out and args.out.exists() and any(args.out.iterdir()))
     if args.kills < 1 or is_used != args.compare:
-        parser.error("--kills must be at least 1, and --out an empty folder, or with --compare one with finished runs")
+        raise DataError("Give --kills of at least 1 and an empty folder --out, or --compare one with finished runs.")
     return args
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(start("interrupted"))

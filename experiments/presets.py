@@ -1,8 +1,8 @@
 """The named presets: every size that a run needs, composed of the rooms' own configs."""
 
-import argparse
 import dataclasses
 
+from experiments.cli.options import RunOptions
 from experiments.methods.detection.isolation_forest import IsolationForestConfig
 from experiments.methods.detection.omni_anomaly import OmniAnomalyConfig
 from experiments.methods.detection.pca import PcaConfig
@@ -48,7 +48,7 @@ class ExperimentConfig:
         return range(max(available - self.max_folds, 0), available)
 
 
-def experiment_config(args: argparse.Namespace) -> ExperimentConfig:
+def experiment_config(args: RunOptions) -> ExperimentConfig:
     """The preset with what the command line overrides."""
     cfg = PRESETS[args.preset]
     return dataclasses.replace(cfg, seeds=args.seeds or cfg.seeds, max_folds=args.folds or cfg.max_folds)

@@ -1,20 +1,22 @@
-"""Rows of a finished run into `results/`, where tables are drawn from, with the commands that wrote them.
+"""Copies the rows of a finished run into `results/`, from where tables are drawn, with the commands that wrote them."""
 
-python experiments/publish.py runs/tdrive                     as results/tdrive
-python experiments/publish.py runs/porto-twin --name porto-twin   a twin beside the real recording
-python experiments/publish.py runs/longer --name synthetic-60-hours --stages control   one stage's rows alone
-"""
-
-import argparse
+import dataclasses
 import json
 import shlex
 import shutil
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
 
 from data.errors import DataError
 from data.spark_etl import shards
 from experiments.cli import plan
+from experiments.cli.main import start
 from experiments.cli.networks import control_folder
+from experiments.cli.reading import UNSET, read
 from experiments.evaluation import decisions, results
 from experiments.stages import final_controllers
 
@@ -27,9 +29,35 @@ PREFIXES_OF_FOLDS = ("gamma", "joint", "seconds", "fit_seconds")
 OF_LEVELS = ("fdr_step", "recall", "f1", "null_rate")
 DIGITS = 6
 HASH = 12  # characters of a recording's hash that tell it from all others here
+DESCRIPTION = """\
+Copies the rows and the final controllers of a finished run into results/, where tables are drawn from, with the
+commands that wrote them. Rows that were published before are replaced; all others stay.
+
+  stream-jax publish runs/tdrive                                as results/tdrive
+  stream-jax publish runs/porto-twin --name porto-twin          a twin beside the real recording
+  stream-jax publish runs/longer --name synthetic-60-hours --stages control    one stage's rows alone
+"""
 
 
-def publish(run: Path, folder: Path, name: str | None = None, stages: list[str] | None = None) -> list[Path]:
+@dataclasses.dataclass(frozen=True)
+class PublishOptions:
+    """What is published, and where."""
+
+    run: tyro.conf.Positional[Path]
+    """folder of a run, as given to `run --out`"""
+    name: Annotated[str | None, UNSET] = None
+    """folder under --results (the dataset's name)"""
+    results: Path = Path("results")
+    """where published rows are kept"""
+    stages: Annotated[
+        tuple[Literal[STAGES], ...] | None,  # type: ignore[valid-type]
+        UNSET,
+        tyro.conf.arg(metavar=f"{{{','.join(STAGES)}}} ..."),
+    ] = None
+    """only the rows of these stages (of all that have some)"""
+
+
+def publish(run: Path, folder: Path, name: str | None = None, stages: Sequence[str] | None = None) -> list[Path]:
     """Replaces the rows that the run wrote again, of all stages or some, and keeps all others; the files written."""
     dataset = shards.read_manifest(run / "data")["dataset"]
     files = sorted((run / "results" / dataset).glob("*.jsonl"))
@@ -110,14 +138,9 @@ def _listed(said: str | list[str]) -> list[str]:
     return [said] if isinstance(said, str) else said
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="folder of a run, as given to run.py --out")
-    parser.add_argument("--name", help="folder under --results (the dataset's name)")
-    parser.add_argument("--results", type=Path, default=Path("results"))
-    parser.add_argument("--stages", nargs="+", choices=STAGES, help="rows of these alone (of all that have some)")
-    args = parser.parse_args(argv)
+    args = read(PublishOptions, DESCRIPTION, argv, "publish")
     try:
         for path in publish(args.run, args.results, args.name, args.stages):
             print(path)
@@ -128,4 +151,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(start("publish"))

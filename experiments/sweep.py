@@ -5,21 +5,25 @@ which adds one sum of gradients a step. Nothing else changes, so the numbers are
 which float32 sums are taken. The paper reports 95 % intervals over ten seeds.
 """
 
-import argparse
+import dataclasses
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tyro
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from rich.console import Console
 from rich.table import Table
 
 from data import loader
-from experiments.cli import compiled, options
+from experiments.cli import options
+from experiments.cli.main import start
+from experiments.cli.reading import UNSET, read
 from experiments.evaluation import results
 from experiments.presets import ExperimentConfig, experiment_config
 from experiments.stages import forecasting
@@ -28,6 +32,28 @@ from stream_jax.gnn import pu_gat_plus
 
 SEED_AXIS = "seed"
 SHOWN = ("nrmse", "mae", "coverage", "riw", "winkler", "crps")
+
+
+DESCRIPTION = """\
+Trains the forecaster with many seeds in one compiled fit, spread over the devices there are.
+
+  stream-jax sweep runs/tdrive-default                ten seeds of the default preset
+  stream-jax sweep runs/tdrive-smoke --preset smoke --seeds 4
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepOptions:
+    """What is trained."""
+
+    run: tyro.conf.Positional[Path]
+    """folder of a run whose etl stage is done"""
+    preset: Literal[options.PRESETS] = "default"  # type: ignore[valid-type]
+    """sizes of the forecaster and of its training"""
+    seeds: int = 10
+    """number of seeds"""
+    folds: Annotated[int | None, UNSET] = None
+    """only the last folds of a short recording"""
 
 
 class Summary(NamedTuple):
@@ -85,17 +111,13 @@ def forecaster_rows(
     return [row for row in found if row["fold"] == "all"]
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """Trains the seeds, prints mean and interval of each metric, and keeps the rows beside the run's results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="folder of a run whose etl stage is done")
-    parser.add_argument("--preset", choices=options.PRESETS, default="default")
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--folds", type=int, help="only the last folds of a short recording")
-    args = parser.parse_args()
+    args = read(SweepOptions, DESCRIPTION, argv, "sweep")
+    asked = options.RunOptions(preset=args.preset, seeds=args.seeds, folds=args.folds)
     dataset, console = loader.load(args.run / "data"), Console()
     manifest = dataset.manifest
-    rows = forecaster_rows(dataset, experiment_config(args))
+    rows = forecaster_rows(dataset, experiment_config(asked))
     common = {"dataset": manifest["dataset"], "data": manifest["data"], "data_hash": manifest["content_hash"]}
     common |= {"preset": args.preset, "stage": "sweep", "method": forecasting.OURS}
     common |= {"device": jax.devices()[0].device_kind, "devices": len(jax.devices())}
@@ -105,8 +127,8 @@ def main() -> None:
         found = summarise([row["value"] for row in rows if row["metric"] == metric])
         table.add_row(metric, f"{found.mean:.4f}", f"[{found.lower:.4f}, {found.upper:.4f}] from {found.seeds} seeds")
     console.print(table)
+    return 0
 
 
 if __name__ == "__main__":
-    compiled.keep()
-    main()
+    sys.exit(start("sweep"))

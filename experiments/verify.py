@@ -1,13 +1,14 @@
-"""Recomputes what a trained system promises, on fresh data and rollouts, and says of each promise whether it is kept.
+"""Recomputes what a trained system promises, on fresh data and rollouts, and says whether each promise is kept.
 
-`python experiments/verify.py --checkpoint checkpoints/synthetic`. Fresh means: the test part of the checkpoint's
-recording for forecasts and p-values, and new SUMO episodes of that part for the drift certificate.
+Fresh means: the test part of the checkpoint's recording for forecasts and p-values, and new SUMO episodes of that part
+for the drift certificate.
 """
 
-import argparse
+import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,8 @@ from rich.table import Table
 
 from data.loader import TrafficDataset
 from experiments import live
-from experiments.cli import compiled
+from experiments.cli.main import start
+from experiments.cli.reading import read
 from experiments.control import PRETRAINED
 from experiments.evaluation import incident_log
 from experiments.stages import agent_road, system
@@ -38,6 +40,33 @@ SEARCH_RADIUS = 10.0  # of the joint state, in its units
 SEEDS = 700_000  # first seed of the fresh episodes
 
 
+DESCRIPTION = """\
+Recomputes what a trained system promises and says of each promise whether it is kept. Forecasts and p-values are
+checked on the test part of the checkpoint's recording, the drift certificate in new SUMO episodes of that part.
+The exit code is 0 if every promise is kept, 1 if one is not, and 2 if nothing can be said.
+
+  stream-jax verify                               the pretrained system
+  stream-jax verify --checkpoint DIR              yours
+  stream-jax verify --episodes 0                  without SUMO
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifyOptions:
+    """What is checked."""
+
+    checkpoint: Path = PRETRAINED
+    """folder of a trained system"""
+    episodes: int = 8
+    """fresh SUMO episodes for the certificate; 0 leaves it out"""
+    level: Literal[tuple(DEMAND_LEVELS)] = "heavy"  # type: ignore[valid-type]
+    """demand in these episodes"""
+    workers: int = 2
+    """SUMO processes that run at the same time"""
+    cache: Path = Path("runs/verify")
+    """where networks and trips are written"""
+
+
 class Promise(NamedTuple):
     """One line of the verdict."""
 
@@ -47,9 +76,9 @@ class Promise(NamedTuple):
     kept: bool
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Prints the verdicts; 0 if every promise is kept, 1 if not, 2 if it cannot be told."""
-    args = parser().parse_args(argv)
+    args = read(VerifyOptions, DESCRIPTION, argv, "verify")
     console = rich.get_console()
     try:
         trained, dataset = live.open_checkpoint(args.checkpoint)
@@ -66,17 +95,6 @@ def main(argv: list[str] | None = None) -> int:
         table.add_row(*one[:3], "[green]kept[/]" if one.kept else "[red]NOT KEPT[/]")
     console.print(table)
     return 0 if all(one.kept for one in promises) else 1
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    top.add_argument("--checkpoint", type=Path, default=PRETRAINED, help="folder of a trained system (the pretrained)")
-    top.add_argument("--episodes", type=int, default=8, help="fresh SUMO episodes for the certificate; 0 leaves it out")
-    top.add_argument("--level", choices=DEMAND_LEVELS, default="heavy")
-    top.add_argument("--workers", type=int, default=2, help="SUMO processes")
-    top.add_argument("--cache", type=Path, default=Path("runs/verify"), help="where networks and trips are written")
-    return top
 
 
 def city_promises(trained: System, dataset: TrafficDataset) -> list[Promise]:
@@ -138,7 +156,7 @@ def lipschitz_promise(trained: System) -> Promise:
     )
 
 
-def drift_promises(trained: System, dataset: TrafficDataset, args: argparse.Namespace) -> list[Promise]:
+def drift_promises(trained: System, dataset: TrafficDataset, args: VerifyOptions) -> list[Promise]:
     """The drift certificate on fresh episodes of the frozen controller."""
     demand = DemandConfig(bin_s=dataset.manifest["bin_s"])
     road, factor = kept_road(args.checkpoint, trained, dataset, demand, args.cache)
@@ -178,5 +196,4 @@ def _shown(found: BootstrapInterval) -> str:
 
 
 if __name__ == "__main__":
-    compiled.keep()
-    sys.exit(main())
+    sys.exit(start("verify"))

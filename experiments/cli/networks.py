@@ -1,19 +1,17 @@
 """Which road network a run's control stage is about: its name in rows and folders, and where its files lie."""
 
-import argparse
 from pathlib import Path
 
+from experiments.cli.options import SIDES, RunOptions
 from sim.network import file_name
 
-SIDES = {"smoke": 2, "default": 4, "paper": 4}  # intersections a side of each preset's grid
 
-
-def grid_side(args: argparse.Namespace) -> int:
+def grid_side(args: RunOptions) -> int:
     """Intersections a side of the grid that is asked for, or of the preset's."""
     return args.grid or SIDES[args.preset]
 
 
-def network_name(args: argparse.Namespace) -> str | None:
+def network_name(args: RunOptions) -> str | None:
     """What rows and folders call the network; None is the preset's own grid under its own demand."""
     factor = _factor(args)
     if args.network is not None:
@@ -21,13 +19,13 @@ def network_name(args: argparse.Namespace) -> str | None:
     return grid_name(args) if factor or grid_side(args) != SIDES[args.preset] else None
 
 
-def grid_name(args: argparse.Namespace) -> str:
+def grid_name(args: RunOptions) -> str:
     """The name of a grid under its demand, the preset's own included."""
     side = grid_side(args)
     return f"grid-{side}x{side}" + _factor(args)
 
 
-def _factor(args: argparse.Namespace) -> str:
+def _factor(args: RunOptions) -> str:
     return "" if args.demand_factor == 1 else f"-x{args.demand_factor:g}"
 
 

@@ -1,6 +1,5 @@
 """What a run would do, how long it took before and how much disk it needs: `run.py --dry-run` writes nothing."""
 
-import argparse
 import json
 import shutil
 from pathlib import Path
@@ -12,6 +11,7 @@ from rich.table import Table
 from data.spark_etl import shards
 from experiments.cli import display
 from experiments.cli.networks import control_folder, network_name, report_file
+from experiments.cli.options import RunOptions
 from experiments.evaluation import results
 from stream_jax import store
 
@@ -31,7 +31,7 @@ class Step(NamedTuple):
     megabytes: float | None
 
 
-def make_plan(args: argparse.Namespace, out: Path, stages: list[str], seeds: int, folds: int) -> list[Step]:
+def make_plan(args: RunOptions, out: Path, stages: list[str], seeds: int, folds: int) -> list[Step]:
     """Reads what the folder holds; touches nothing."""
     sizes = _sizes(out, seeds, folds)
     return [
@@ -73,12 +73,12 @@ def commands_of(out: Path, stage: str) -> list[list[str]]:
     return [ran] if ran and isinstance(ran[0], str) else ran  # earlier versions kept the last one alone
 
 
-def timed_as(stage: str, args: argparse.Namespace) -> str:
+def timed_as(stage: str, args: RunOptions) -> str:
     """The name of a stage's work: another network's control takes another time."""
     return control_folder(Path(), network_name(args)).name if stage == "control" else stage
 
 
-def _state(stage: str, args: argparse.Namespace, out: Path) -> str:
+def _state(stage: str, args: RunOptions, out: Path) -> str:
     if stage == "etl":
         return "dataset; rebuilt only if its inputs changed" if (out / "data" / shards.MANIFEST).exists() else "nothing"
     if stage == "report":
@@ -88,7 +88,7 @@ def _state(stage: str, args: argparse.Namespace, out: Path) -> str:
     return f"{len(pieces)} finished files; those of the same config are kept" if pieces else "nothing"
 
 
-def _seconds(stage: str, args: argparse.Namespace, out: Path) -> float | None:
+def _seconds(stage: str, args: RunOptions, out: Path) -> float | None:
     """As long as it took in this folder, else as the committed rows of the same dataset and preset say."""
     path = out / RECORD
     known = json.loads(path.read_text())["seconds"] if path.exists() else {}

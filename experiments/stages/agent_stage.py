@@ -1,6 +1,5 @@
 """The learned controllers' part of stage `control`: the city's views, training for each seed, evaluation, rows."""
 
-import argparse
 import dataclasses
 import json
 from pathlib import Path
@@ -11,6 +10,7 @@ from rich.console import Console
 
 from data.loader import TrafficDataset
 from experiments.cli.networks import control_folder, grid_name, network_name
+from experiments.cli.options import RunOptions
 from experiments.evaluation.drives import NOTHING, Scores, by_hour, hourly, summarise, take_over
 from experiments.presets import experiment_config
 from experiments.report import agent_figures
@@ -39,7 +39,7 @@ class LearnedControllers:
         self,
         dataset: TrafficDataset,
         out: Path,
-        args: argparse.Namespace,
+        args: RunOptions,
         road: CityRoad,
         workers: int,
         console: Console,

@@ -1,6 +1,5 @@
 """Stage `control`: the city's demand on a SUMO network, and every controller over the same episodes at each level."""
 
-import argparse
 import dataclasses
 import os
 from collections.abc import Sequence
@@ -12,7 +11,8 @@ from rich.table import Table
 
 from data import loader
 from data.loader import TrafficDataset
-from experiments.cli.networks import SIDES, city_of, control_folder, grid_side, network_name
+from experiments.cli.networks import city_of, control_folder, grid_side, network_name
+from experiments.cli.options import SIDES, RunOptions
 from experiments.evaluation import results
 from experiments.evaluation.drives import NOTHING, Scores, by_hour, evaluate, in_hindsight, summarise
 from experiments.methods.control.controllers import NAMES, REFERENCE, check_controllers, make_method
@@ -64,7 +64,7 @@ PRESETS = {
 }
 
 
-def control(args: argparse.Namespace, out: Path, console: Console) -> Path:
+def control(args: RunOptions, out: Path, console: Console) -> Path:
     """Evaluates the controllers on the dataset in `<out>/data`; returns the results file."""
     preset = PRESETS[args.preset]
     names, learned = chosen_controllers(args.controllers or preset.controllers)
@@ -109,7 +109,7 @@ def control(args: argparse.Namespace, out: Path, console: Console) -> Path:
     return rows_file
 
 
-def run_facts(args: argparse.Namespace, manifest: dict) -> dict:
+def run_facts(args: RunOptions, manifest: dict) -> dict:
     """What all rows of a run have in common; only those of another network than the preset's name one."""
     facts = {
         "dataset": manifest["dataset"],
@@ -147,7 +147,7 @@ def chosen_levels(names: Sequence[str]) -> Sequence[str]:
     return list(DEMAND_LEVELS) if "all" in names else names
 
 
-def control_config(args: argparse.Namespace, bin_s: int) -> ControlConfig:
+def control_config(args: RunOptions, bin_s: int) -> ControlConfig:
     """The preset with what the command line and the recording's step override."""
     cfg = PRESETS[args.preset]
     demand = dataclasses.replace(cfg.demand, bin_s=bin_s)
@@ -155,7 +155,7 @@ def control_config(args: argparse.Namespace, bin_s: int) -> ControlConfig:
     return dataclasses.replace(cfg, grid=grid, demand=demand, episodes=args.episodes or cfg.episodes)
 
 
-def workers_of(args: argparse.Namespace) -> int:
+def workers_of(args: RunOptions) -> int:
     """What was asked for, or one SUMO process per core."""
     return args.workers or os.cpu_count() or 1
 

@@ -1,6 +1,5 @@
 """Stage `detect`: residuals -> flow -> p-values -> rejections on calibration and test parts that do not overlap."""
 
-import argparse
 from pathlib import Path
 
 import jax
@@ -12,6 +11,7 @@ from rich.table import Table
 from data import loader
 from data.errors import DataError
 from data.spark_etl import shards
+from experiments.cli.options import RunOptions
 from experiments.evaluation import decisions, detector_rows, incident_rows, results
 from experiments.evaluation.decisions import HEADLINE
 from experiments.presets import ExperimentConfig, experiment_config
@@ -22,7 +22,7 @@ from stream_jax.checkpoint import ForecasterCheckpoint
 from stream_jax.conformal import dependence, fdr, fdr_metrics
 
 
-def detect(args: argparse.Namespace, out: Path, console: Console) -> Path:
+def detect(args: RunOptions, out: Path, console: Console) -> Path:
     """Runs the stage on the forecasters of `<out>/forecast`; returns the results file."""
     dataset = loader.load(out / "data")
     cfg, names = experiment_config(args), detectors.check_detectors(args.detectors)

@@ -1,6 +1,5 @@
 """The stages of a run: artifact in, artifact out, skipped when neither config nor inputs changed."""
 
-import argparse
 import dataclasses
 import json
 import tempfile
@@ -17,15 +16,16 @@ from data.spark_etl import shards
 from data.spark_etl.inputs import RawInputs, check_readable, find_inputs
 from data.spark_etl.job import JobConfig, run_job
 from data.spark_etl.session import spark_session
-from experiments.cli import options
+from experiments.cli import job
+from experiments.cli.options import RunOptions
 from stream_jax import store
 
 KEY = "etl.key"  # hash of the configuration and the inputs of the dataset beside it
 
 
-def etl(args: argparse.Namespace, out: Path, console: Console) -> Path:
+def etl(args: RunOptions, out: Path, console: Console) -> Path:
     """Raw files to the dataset in `<out>/data`; returns its folder."""
-    cfg = options.job_config(args)
+    cfg = job.job_config(args)
     with tempfile.TemporaryDirectory(prefix="stream_jax-") as scratch:
         inputs = locate_inputs(args, cfg, out, Path(scratch), console)
         target, key = out / "data", _job_key(cfg, inputs)
@@ -43,14 +43,14 @@ def etl(args: argparse.Namespace, out: Path, console: Console) -> Path:
     return target
 
 
-def locate_inputs(args: argparse.Namespace, cfg: JobConfig, out: Path, scratch: Path, console: Console) -> RawInputs:
+def locate_inputs(args: RunOptions, cfg: JobConfig, out: Path, scratch: Path, console: Console) -> RawInputs:
     """The real files where there are any, else the city's synthetic twin, said loudly."""
     if cfg.sensors:
         extra = [path for path in (cfg.sensors.adjacency, cfg.sensors.coordinates) if path]
         for path in (cfg.sensors.matrix, *extra):
             check_readable([path])
         return RawInputs((cfg.sensors.matrix, *extra))
-    raw = options.raw_folder(args)
+    raw = job.raw_folder(args)
     if args.download:
         raw = raw or out / "raw"
         download.download(args.dataset, raw, console)

@@ -1,6 +1,5 @@
 """Stage `forecast`: train, calibrate and evaluate, fold by fold and method by method; finished pieces are kept."""
 
-import argparse
 import dataclasses
 import json
 import math
@@ -16,6 +15,7 @@ from rich.table import Table
 from data import loader
 from data.errors import DataError
 from data.spark_etl import shards
+from experiments.cli.options import RunOptions
 from experiments.evaluation import forecast_rows, results
 from experiments.methods.forecasting import boosted_trees
 from experiments.presets import ExperimentConfig, experiment_config
@@ -28,7 +28,7 @@ from stream_jax.types import Forecast, Interval
 SHOWN = ("nrmse", "mae", "coverage", "riw", "efficiency", "winkler", "crps")
 
 
-def forecast(args: argparse.Namespace, out: Path, console: Console) -> Path:
+def forecast(args: RunOptions, out: Path, console: Console) -> Path:
     """Runs the stage on `<out>/data`; returns the results file."""
     dataset = loader.load(out / "data")
     cfg = experiment_config(args)

@@ -1,6 +1,5 @@
 """Stage `report`: everything a run found on one HTML page that needs no network and no other file."""
 
-import argparse
 import base64
 import html
 import json
@@ -13,6 +12,7 @@ from rich.markup import escape
 
 from data import loader
 from experiments.cli.networks import control_folder, network_name, report_file
+from experiments.cli.options import RunOptions
 from experiments.report import curves as report_curves
 from experiments.report import map as report_map
 from experiments.report.html import cards, details, json_block, markdown, section
@@ -29,7 +29,7 @@ FIGURES = {
 REFUSED = "SYNTHETIC DATA: a program wrote this recording, so nothing on this page is a finding about a real city."
 
 
-def report(args: argparse.Namespace, out: Path, console: Console) -> Path:
+def report(args: RunOptions, out: Path, console: Console) -> Path:
     """Writes the page of the run and its network from rows and artefacts; returns its path."""
     dataset = loader.load(out / "data")
     name, network = dataset.manifest["dataset"], network_name(args)

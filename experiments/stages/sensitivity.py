@@ -3,7 +3,6 @@
 Rows go to `<out>/results/<dataset>/sensitivity.jsonl`: `setting` is a row of the paper's table, `metric` a column.
 """
 
-import argparse
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from rich.console import Console
 
 from data import loader
 from data.errors import DataError
+from experiments.cli.options import RunOptions
 from experiments.evaluation import results
 from experiments.presets import ExperimentConfig, experiment_config
 from experiments.stages import detection, forecasting, sensitivity_detect
@@ -35,7 +35,7 @@ class Trained(NamedTuple):
     predict: Callable[[Array], Forecast]
 
 
-def table(args: argparse.Namespace, out: Path, console: Console) -> Path:
+def table(args: RunOptions, out: Path, console: Console) -> Path:
     """Measures what the table still needs, then prints it; returns the rows file."""
     dataset = loader.load(out / "data")
     rows_file = out / "results" / dataset.manifest["dataset"] / "sensitivity.jsonl"

@@ -1,10 +1,10 @@
 """The comparison behind `experiments/interrupted.py` sees a row that changed, is missing or doubled, and no clock."""
 
-import argparse
 import sys
 
 import pytest
 
+from data.errors import DataError
 from experiments import interrupted
 from experiments.evaluation import results
 
@@ -42,17 +42,16 @@ def test_a_start_is_killed_with_all_its_children_and_begun_again_until_it_ends(t
         "f.open('a').write(f'{child.pid if child else 0} '); time.sleep(60 if n < 2 else 0)"
     )
     monkeypatch.setattr(interrupted, "command", lambda args, out: [sys.executable, "-c", program, str(count)])
-    moments = interrupted.kill_often(argparse.Namespace(seed=0), tmp_path, 5, 20.0, console)
+    moments = interrupted.kill_often(interrupted.InterruptedOptions(), tmp_path, 5, 20.0, console)
     started = count.read_text().split()
     assert len(moments) == 2 and len(started) == 3 and all(3.0 <= moment <= 6.0 for moment in moments)
     assert not any(_is_alive(pid) for pid in started[:2])
 
 
-def test_a_folder_that_is_not_empty_is_refused(tmp_path, capsys):
+def test_a_folder_that_is_not_empty_is_refused(tmp_path):
     (tmp_path / "something").touch()
-    with pytest.raises(SystemExit):
+    with pytest.raises(DataError, match="an empty folder --out"):
         interrupted.main(["--out", str(tmp_path)])
-    assert "empty" in capsys.readouterr().err
 
 
 def test_finished_runs_are_compared_and_the_kills_counted(tmp_path, capsys):

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from data.errors import DataError
 from experiments import run
-from experiments.cli import display, lock, options, plan
+from experiments.cli import display, job, lock, options, plan, running
 from experiments.evaluation import results
 from experiments.methods.control import controllers
 from experiments.stages import agents, detectors, forecasting
@@ -36,7 +36,7 @@ with lock.only_run(Path(sys.argv[1]), Console(quiet=True)):
 def command(tmp_path, monkeypatch, capsys):
     """Runs the command with stages that only write down that they ran, or raise what they are told to."""
     monkeypatch.setenv("COLUMNS", "200")
-    ran, raises, real = [], {}, run.load
+    ran, raises, real = [], {}, running.load
 
     def fake(name: str):
         def stage(args, out, console):
@@ -46,8 +46,8 @@ def command(tmp_path, monkeypatch, capsys):
 
         return stage
 
-    names = {place: name for name, place in run.WORK.items()}
-    monkeypatch.setattr(run, "load", lambda place: fake(names[place]) if place in names else real(place))
+    names = {place: name for name, place in running.WORK.items()}
+    monkeypatch.setattr(running, "load", lambda place: fake(names[place]) if place in names else real(place))
 
     def call(*argv: str, **failing: BaseException) -> tuple[int, str, list[str]]:
         ran.clear()
@@ -67,14 +67,14 @@ def test_all_stages_run_in_order_whatever_order_they_are_named_in(command):
 
 @pytest.mark.parametrize("dataset", ["manhattan", "sensors"])
 def test_cells_cannot_be_chosen_where_they_are_given(dataset):
-    args = options.parser().parse_args(["--dataset", dataset, "--cells", "64"])
+    args = options.parse(["--dataset", dataset, "--cells", "64"])
     with pytest.raises(DataError, match="has cells of its own, so leave it out"):
-        options.job_config(args)
+        job.job_config(args)
 
 
 def test_every_stage_names_a_function_that_exists():
-    for place in run.WORK.values():
-        assert callable(run.load(place)), place
+    for place in running.WORK.values():
+        assert callable(running.load(place)), place
 
 
 def test_a_table_runs_what_it_needs_and_then_itself(command):
@@ -139,7 +139,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_exits_with_130(command, tmp_pa
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are found under /proc")
 def test_a_stopped_run_leaves_no_process_behind():
-    code = "import subprocess as s; from experiments import run; p = s.Popen(['sleep', '60']); run.end_children(); "
+    code = "import subprocess as s; from experiments.cli.main import *; p = s.Popen(['sleep', '60']); end_children(); "
     argv = [sys.executable, "-c", f"{code}print(p.wait(20))"]
     said = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert int(said) == -signal.SIGTERM

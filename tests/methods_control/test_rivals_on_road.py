@@ -1,6 +1,5 @@
 """Rivals on the toy road, through the same door as ours: they learn, survive a kill, and one runs in SUMO by name."""
 
-import argparse
 import dataclasses
 from types import SimpleNamespace
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 from data.errors import DataError
+from experiments.cli.options import RunOptions
 from experiments.evaluation import drives as evaluation
 from experiments.evaluation import results
 from experiments.methods.control import cpo, following_plan
@@ -231,12 +231,9 @@ def test_a_rival_learns_in_sumo_by_its_name_and_is_read_back(tmp_path, console, 
     # What the city says is not what is tested here.
     monkeypatch.setattr(agent_stage.system, "upstream_system", lambda *_: None)
     monkeypatch.setattr(agent_stage.system, "city_days", lambda *_: days)
-    args = argparse.Namespace(
-        preset="smoke", levels=["heavy"], episodes=1, workers=1, seeds=1, controllers=["default_plan", "ppo"]
+    args = RunOptions(
+        preset="smoke", levels=("heavy",), episodes=1, workers=1, seeds=1, controllers=("default_plan", "ppo")
     )
-    args.demand_factor = 1.0
-    for missing in ("methods", "folds", "dataset", "grid", "network", "trained"):
-        setattr(args, missing, None)
     monkeypatch.setattr(agent_stage, "kept_iteration", lambda _: 1)  # what has learned nothing is not driven again
     file = control_stage.control(args, tmp_path, console)
     rows = [row for row in results.read_rows(file) if row["method"] == "ppo"]

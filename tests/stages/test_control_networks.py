@@ -31,7 +31,7 @@ def run(tmp_path_factory):
 
 def chosen(*argv, controllers=("default_plan",)):
     words = ["--preset", "smoke", "--episodes", "1", "--workers", "1", "--seeds", "1", *argv]
-    return options.parser().parse_args([*words, "--controllers", *controllers])
+    return options.parse([*words, "--controllers", *controllers])
 
 
 def quiet_city(monkeypatch, signals):

@@ -1,12 +1,11 @@
 """The control stage end to end on a small city: rows say what ran, and a second run only reads."""
 
-import argparse
-
 import numpy as np
 import pytest
 
 from data import loader
 from data.errors import DataError
+from experiments.cli.options import RunOptions
 from experiments.evaluation import results
 from experiments.methods.control.controllers import NAMES, check_controllers, make_method
 from experiments.stages import control as control_stage
@@ -17,10 +16,9 @@ from sim.network import GridConfig
 from tests.small_city import write_small_city
 
 
-def options(**changes) -> argparse.Namespace:
+def options(**changes) -> RunOptions:
     chosen = {"preset": "smoke", "levels": ["heavy"], "episodes": 1, "workers": 1}
-    chosen |= {"grid": None, "network": None, "demand_factor": 1.0, "trained": None}
-    return argparse.Namespace(**(chosen | {"controllers": ["fixed_time", "default_plan"]} | changes))
+    return RunOptions(**(chosen | {"controllers": ["fixed_time", "default_plan"]} | changes))
 
 
 @pytest.fixture(scope="module")

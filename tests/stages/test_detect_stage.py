@@ -26,7 +26,7 @@ QUIET = Console(quiet=True)
 def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("run")
     write_small_city(out / "data")
-    args = options.parser().parse_args(["--preset", "smoke", "--seeds", "1", "--methods", "pu_gat_plus"])
+    args = options.parse(["--preset", "smoke", "--seeds", "1", "--methods", "pu_gat_plus"])
     forecast_stage.forecast(args, out, QUIET)
     return out, args, detect_stage.detect(args, out, QUIET)
 
@@ -46,7 +46,7 @@ RIVALS = [
 def compared(run, tmp_path_factory):
     out = tmp_path_factory.mktemp("compared")
     shutil.copytree(run[0], out, dirs_exist_ok=True)
-    args = options.parser().parse_args(["--preset", "smoke", "--seeds", "1", "--detectors", *RIVALS])
+    args = options.parse(["--preset", "smoke", "--seeds", "1", "--detectors", *RIVALS])
     return out, args, detect_stage.detect(args, out, QUIET)
 
 
@@ -203,6 +203,6 @@ def test_a_second_run_trains_no_flow_and_writes_the_same_rows(run, monkeypatch):
 
 def test_detecting_without_a_forecaster_says_what_to_run(tmp_path):
     write_small_city(tmp_path / "data")
-    args = options.parser().parse_args(["--preset", "smoke"])
+    args = options.parse(["--preset", "smoke"])
     with pytest.raises(ValueError, match="run the forecast stage first"):
         detect_stage.detect(args, tmp_path, QUIET)

@@ -25,7 +25,7 @@ METHODS = ("persistence", "pu_gat_plus")
 def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("run")
     write_small_city(out / "data")
-    args = options.parser().parse_args(["--preset", "smoke", "--methods", *METHODS])
+    args = options.parse(["--preset", "smoke", "--methods", *METHODS])
     quiet = Console(quiet=True)
     rows_file = forecast_stage.forecast(args, out, quiet)
     return out, args, quiet, rows_file

@@ -127,7 +127,7 @@ def run(tmp_path_factory) -> Path:
     ]
     results.write_rows(out / "results" / "small" / "forecast.jsonl", rows)
     (out / "forecast" / "config.json").write_text('{"note": "</script><b>x"}')
-    report.report(options.parser().parse_args(["--preset", "smoke"]), out, QUIET)
+    report.report(options.parse(["--preset", "smoke"]), out, QUIET)
     return out
 
 
@@ -159,7 +159,7 @@ def test_synthetic_data_are_called_so_before_anything_else_and_real_data_are_not
     assert page.index("SYNTHETIC DATA") < page.index("<h1>")
     manifest = json.loads((write_small_city(tmp_path / "data") / "manifest.json").read_text())
     (tmp_path / "data" / "manifest.json").write_text(json.dumps(manifest | {"data": "real"}))
-    real = report.report(options.parser().parse_args(["--preset", "smoke"]), tmp_path, QUIET).read_text()
+    real = report.report(options.parse(["--preset", "smoke"]), tmp_path, QUIET).read_text()
     assert "SYNTHETIC" not in real and "No forecasts yet" in real and "This stage has not been run" in real
 
 
@@ -175,7 +175,7 @@ def test_headline_numbers_are_the_rows(run):
 
 def test_the_same_run_gives_the_same_page(run):
     before = (run / "report.html").read_bytes()
-    report.report(options.parser().parse_args(["--preset", "smoke"]), run, QUIET)
+    report.report(options.parse(["--preset", "smoke"]), run, QUIET)
     assert (run / "report.html").read_bytes() == before
 
 

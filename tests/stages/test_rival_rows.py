@@ -19,7 +19,7 @@ from tests.small_city import write_small_city
 def rows(tmp_path_factory):
     out = tmp_path_factory.mktemp("run")
     write_small_city(out / "data")
-    args = options.parser().parse_args(["--preset", "smoke", "--methods", "stid"])
+    args = options.parse(["--preset", "smoke", "--methods", "stid"])
     return results.read_rows(forecast_stage.forecast(args, out, Console(quiet=True)))
 
 
@@ -61,7 +61,7 @@ def test_every_rival_is_a_front_door():
 
 def test_the_joint_sets_of_staci_are_judged_as_sets(tmp_path):
     write_small_city(tmp_path / "data")
-    args = options.parser().parse_args(["--preset", "smoke", "--methods", "staci", "--seeds", "1"])
+    args = options.parse(["--preset", "smoke", "--methods", "staci", "--seeds", "1"])
     rows = results.read_rows(forecast_stage.forecast(args, tmp_path, Console(quiet=True)))
     (coverage,) = (row["value"] for row in rows if row["metric"] == "joint_coverage")
     (volume,) = (row["value"] for row in rows if row["metric"] == "joint_log_volume_per_cell")
@@ -75,7 +75,7 @@ def test_the_joint_sets_of_staci_are_judged_as_sets(tmp_path):
 
 def test_staci_takes_over_the_forecaster_that_agcrn_trained(tmp_path):
     write_small_city(tmp_path / "data")
-    args = options.parser().parse_args(["--preset", "smoke", "--methods", "agcrn", "staci", "--seeds", "1"])
+    args = options.parse(["--preset", "smoke", "--methods", "agcrn", "staci", "--seeds", "1"])
     rows = results.read_rows(forecast_stage.forecast(args, tmp_path, Console(quiet=True)))
     trained = {row["method"] for row in rows if row["metric"] == "seconds_per_epoch"}
     assert trained == {"agcrn"}
@@ -88,9 +88,7 @@ def test_staci_takes_over_the_forecaster_that_agcrn_trained(tmp_path):
 
 def test_an_ensemble_of_ours_is_five_times_as_large_and_trained_as_ours(tmp_path):
     write_small_city(tmp_path / "data")
-    args = options.parser().parse_args(
-        ["--preset", "smoke", "--methods", "pu_gat_plus", "pu_gat_ensemble", "--seeds", "2"]
-    )
+    args = options.parse(["--preset", "smoke", "--methods", "pu_gat_plus", "pu_gat_ensemble", "--seeds", "2"])
     rows = results.read_rows(forecast_stage.forecast(args, tmp_path, Console(quiet=True)))
     size = {row["method"]: row["value"] for row in rows if row["metric"] == "parameters"}
     assert size["pu_gat_ensemble"] == 5 * size["pu_gat_plus"]

@@ -38,7 +38,7 @@ def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("run")
     write_small_city(out / "data")
     argv = ["--preset", "smoke", "--methods", "persistence"]
-    forecast_stage.forecast(options.parser().parse_args(argv), out, QUIET)
+    forecast_stage.forecast(options.parse(argv), out, QUIET)
     return out, argv
 
 
@@ -59,7 +59,7 @@ def measured(run, name: str, settings: tuple[str, ...], monkeypatch) -> dict[tup
     out, argv = run
     short = paper.TABLES[name]._replace(rows={key: paper.TABLES[name].rows[key] for key in settings})
     monkeypatch.setitem(paper.TABLES, name, short)
-    args = options.parser().parse_args([*argv, "--table", name])
+    args = options.parse([*argv, "--table", name])
     rows = results.read_rows(sensitivity.table(args, out, QUIET))
     return {(row["setting"], row["metric"]): row["value"] for row in rows if row["method"] == name}
 
