@@ -17,9 +17,10 @@ from experiments.cli.main import start
 from experiments.cli.reading import UNSET, read
 from sim.demand import DEMAND_LEVELS
 from sim.session import SessionConfig
-from stream_jax.rl.constraints import constraint_values, costs
+from stream_jax.task import Limits, constraint_values, costs
 
 PRETRAINED = Path(__file__).parent.parent / "checkpoints" / "synthetic"
+LOGGED = {"wait": "longest_wait_s"}  # constraints that the log calls by another name than their limit
 DESCRIPTION = """\
 Drives signals in SUMO by a trained system. Each minute prints what the road shows, what the city's forecast and
 detection say, where the action came from and whether it is certified. The log has everything.
@@ -95,13 +96,11 @@ def drive(args: DriveOptions, console: rich.console.Console) -> None:
 
 def logged(tick: live.LiveTick) -> dict:
     """A tick as one JSON line."""
-    queue, wait, served = (float(value) for value in constraint_values(tick.x))
+    values = {name: float(value) for name, value in constraint_values(tick.x, Limits()).items()}
     certificate = {name: np.asarray(value).item() for name, value in tick.certificate._asdict().items()}
     return {
         "minute": tick.minute,
-        "queue": queue,
-        "longest_wait_s": wait,
-        "served": served,
+        **{LOGGED.get(name, name): value for name, value in values.items()},
         "forecast_mean": np.asarray(tick.view.mean).round(3).tolist(),
         "forecast_sigma": np.asarray(tick.view.sigma).round(3).tolist(),
         "p_value": np.asarray(tick.view.p_value).round(6).tolist(),

@@ -26,7 +26,7 @@ from experiments.methods.control.controllers import check_controllers, make_meth
 from sim.city_road import CityRoad, city_road, draw_scenarios, episode_folder
 from sim.demand import DEMAND_LEVELS, DemandConfig
 from sim.network import GridConfig
-from stream_jax.rl.constraints import Limits
+from stream_jax.task import Limits
 
 FIRST_SEED = 8000  # of the sweep's episodes, which no controller learns from or is compared on
 QUEUES = (0.25, 0.5, 0.75)  # quantiles over episodes of the episode's mean queue

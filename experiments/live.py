@@ -20,8 +20,8 @@ from sim.network import Network, read_network
 from sim.session import Scenario, Session, SessionConfig
 from stream_jax import checkpoint, pipeline
 from stream_jax.checkpoint import System
-from stream_jax.rl.constraints import constraint_values, physical_state
-from stream_jax.rl.state import ACTIONS, advance_clock, make_state
+from stream_jax.rl.state import advance_clock, make_state
+from stream_jax.task import Limits, constraint_values, physical_state
 from stream_jax.types import Certificate, CityView, RoadMeasurement
 
 Decide = Callable[[int, RoadMeasurement], tuple]  # minute, road -> action, view, certificate, anomalous cells
@@ -88,12 +88,14 @@ def drive(
 
 def describe(tick: LiveTick) -> str:
     """One line for a person."""
-    queue, wait, served = np.asarray(constraint_values(jnp.asarray(tick.x)))
+    limits = Limits()  # for the names: values do not depend on them
+    values = constraint_values(jnp.asarray(tick.x), limits)
+    road = "  ".join(one.constraint.text.format(float(values[one.name])) for one in limits.bounds)
     source = ("policy", "projected", "previous", "default", "longest queue", "least excess")
     mark = "certified" if bool(tick.certificate.certified) else "UNCERTIFIED"
     mean, sigma = np.asarray(tick.view.mean)[:, 0].mean(), np.asarray(tick.view.sigma)[:, 0].mean()
     return (
-        f"{tick.minute:3d} min  queue {queue:5.1f}  wait {wait:4.0f} s  served {served:4.0%}  "
+        f"{tick.minute:3d} min  {road}  "
         f"forecast {mean:4.2f} ± {sigma:4.2f}  anomalous cells {tick.rejected:2d}  "
         f"action {np.abs(tick.action).mean():.2f} from {source[int(tick.certificate.source)]:<13}  {mark}"
     )
@@ -129,7 +131,7 @@ def _without_city(system: System, network: Network, adjacency: jax.Array) -> Dec
     flow = jnp.ones((count, cfg.forecaster.horizon))
     view = CityView(flow, 0.0 * flow, jnp.ones(count), jnp.zeros(count))
     act_fn = pipeline.controller(adjacency, cfg.agent)
-    previous, clock = jnp.zeros((count, ACTIONS)), jnp.zeros(5).at[1].set(1.0).at[3].set(1.0)
+    previous, clock = jnp.zeros((count, cfg.agent.action.size)), jnp.zeros(5).at[1].set(1.0).at[3].set(1.0)
 
     @jax.jit
     def step(road: RoadMeasurement, previous: jax.Array, clock: jax.Array) -> tuple:

@@ -31,7 +31,7 @@ from stream_jax import pipeline
 from stream_jax.checkpoint import System
 from stream_jax.conformal.bootstrap import BootstrapInterval, block_bootstrap, ratio_of_totals
 from stream_jax.rl import bounds, lyapunov, lycon_wrl_plus, replay, verification
-from stream_jax.rl.constraints import LOCAL
+from stream_jax.task import LOCAL
 
 BLOCK = 24  # steps of a bootstrap block: six hours
 P_LEVELS = (0.01, 0.05)

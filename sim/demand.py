@@ -20,7 +20,7 @@ from sim.network import Network
 from sim.routes import Roads, edges_of, find_paths, read_roads
 from sim.session import Scenario
 from stream_jax import store
-from stream_jax.rl.constraints import Limits
+from stream_jax.task import Limits
 
 # What a labelled event of a city, or an injected anomaly, means on the road; other kinds close a lane too.
 ON_ROAD = {

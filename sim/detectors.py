@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.nema import PHASES, Detectors
+from sim.nema import Detectors
 from sim.network import Network
+from stream_jax.task import PHASES
 from stream_jax.types import RoadMeasurement
 
 HALTING_MPS = 0.1

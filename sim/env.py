@@ -11,11 +11,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from sim.nema import ACTIONS
 from sim.render import draw_road
 from sim.session import Scenario, Session
-from stream_jax.rl.constraints import LOCAL, Limits, costs, physical_state
-from stream_jax.rl.reward import traffic_reward
+from stream_jax.task import ACTIONS, LOCAL, Limits, costs, physical_state, traffic_reward
 from stream_jax.types import RoadMeasurement
 
 

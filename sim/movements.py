@@ -10,7 +10,8 @@ import numpy as np
 from sumolib.net import TLS
 from sumolib.net.edge import Edge
 
-PHASES = 8
+from stream_jax.task import PHASES
+
 NORTH, EAST, SOUTH, WEST = range(4)
 THROUGH = {NORTH: 3, EAST: 5, SOUTH: 7, WEST: 1}  # index of NEMA phases 4, 6, 8, 2
 LEFT = {NORTH: 6, EAST: 0, SOUTH: 2, WEST: 4}  # 7, 1, 3, 5: compatible with the through of the same approach

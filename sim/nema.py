@@ -17,9 +17,8 @@ import numpy as np
 
 from sim.errors import RoadError
 from sim.network import Network
+from stream_jax.task import GREENS, PHASES
 
-PHASES = 8
-ACTIONS = PHASES + 1  # maximum greens, then the guard
 RED, GREEN, YELLOW = 0, 1, 2
 
 MIN_GREEN = np.array([5.0, 7.0] * 4)  # [8] s: lefts, throughs
@@ -120,10 +119,12 @@ def decode_action(action: np.ndarray, is_nema: np.ndarray | None = None) -> Plan
         is_nema: [I] bool, whether the phases are lefts and throughs by turns; None: everywhere.
     """
     action = np.asarray(action, np.float64)
-    if action.ndim != 2 or action.shape[1] != ACTIONS or np.isnan(action).any():
-        raise RoadError(f"an action must be numbers of shape [intersections, {ACTIONS}], got {action.shape}, maybe NaN")
+    if action.ndim != 2 or action.shape[1] != GREENS.size or np.isnan(action).any():
+        raise RoadError(
+            f"an action must be numbers of shape [intersections, {GREENS.size}], got {action.shape}, maybe NaN"
+        )
     action = np.clip(action, -1.0, 1.0)
-    green, guard = action[:, :PHASES], action[:, PHASES]
+    green, guard = action[:, GREENS.place("max_green")], action[:, GREENS.place("guard")][:, 0]
     shortest, usual = _greens(np.ones(len(action), bool) if is_nema is None else is_nema)
     ratio = np.where(green >= 0, LONGEST_GREEN / usual, usual / shortest)
     least, default, most = GUARD_RANGE

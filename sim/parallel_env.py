@@ -12,9 +12,8 @@ import numpy as np
 import pettingzoo
 
 from sim.env import SignalEnv, local_observations
-from sim.nema import ACTIONS
 from sim.session import Scenario, Session
-from stream_jax.rl.constraints import LOCAL, Limits
+from stream_jax.task import ACTIONS, LOCAL, Limits
 
 
 class SignalParallelEnv(pettingzoo.ParallelEnv):

@@ -23,9 +23,10 @@ from sim.closures import Closures, RoadIncident
 from sim.detectors import Tracker, no_detectors
 from sim.errors import RoadError
 from sim.lookahead import decode_prices
-from sim.nema import ACTIONS, Plan, SignalDriver, decode_action
+from sim.nema import Plan, SignalDriver, decode_action
 from sim.network import Network
 from sim.states import StateWriter
+from stream_jax.task import ACTIONS
 from stream_jax.types import RoadMeasurement
 
 _VEHICLE = (constants.VAR_LANE_ID, constants.VAR_LANEPOSITION, constants.VAR_SPEED)

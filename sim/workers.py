@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.session import Scenario, Session
+from stream_jax.task import ACTIONS
 from stream_jax.types import RoadMeasurement
 
 POLL_S = 0.5
@@ -163,7 +164,7 @@ class Process:
 def whole_episode(session: Session, scenario: Scenario) -> Reply:
     """An episode under the default plan: action 0 at every step."""
     roads, actions = [session.reset(scenario)], []
-    rest = np.zeros((len(roads[0].wait), 9), np.float32)
+    rest = np.zeros((len(roads[0].wait), ACTIONS), np.float32)
     while not session.done:
         roads.append(session.step(rest))
         actions.append(rest)

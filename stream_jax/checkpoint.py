@@ -66,13 +66,16 @@ def load_forecaster(folder: Path, data_hash: str | None = None) -> ForecasterChe
 
 
 def config_from_plain(kind: Any, value: Any) -> Any:
-    """A config of type `kind` from what JSON kept of it, by its annotations; raises ValueError if it does not fit."""
+    """A config of type `kind` from what JSON kept of it, by its annotations; raises ValueError if it does not fit.
+
+    Settings that are newer than the file get their defaults: a new one must leave everything as it was by default.
+    """
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
-        if not isinstance(value, dict) or set(value) != set(hints):
+        if not isinstance(value, dict) or not _required(kind) <= set(value) <= set(hints):
             raise ValueError(f"its {kind.__name__} has other fields than this version's")
-        return kind(**{name: config_from_plain(hint, value[name]) for name, hint in hints.items()})
+        return kind(**{name: config_from_plain(hints[name], plain) for name, plain in value.items()})
     if origin is tuple:
         hints = [parts[0]] * len(value) if parts[-1] is Ellipsis else parts
         return tuple(config_from_plain(hint, one) for hint, one in zip(hints, value, strict=True))
@@ -83,6 +86,12 @@ def config_from_plain(kind: Any, value: Any) -> Any:
     elif (origin is Literal and value in parts) or _is_a(kind, value):
         return float(value) if kind is float else value
     raise ValueError(f"{value!r} is no {kind}")
+
+
+def _required(kind: Any) -> set[str]:
+    """Names of a config's fields that have no default."""
+    nothing = dataclasses.MISSING
+    return {one.name for one in dataclasses.fields(kind) if one.default is nothing and one.default_factory is nothing}
 
 
 def _is_a(kind: Any, value: Any) -> bool:

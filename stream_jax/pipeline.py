@@ -25,9 +25,9 @@ from stream_jax.gnn import streaming as forecast_streaming
 from stream_jax.gnn.network import ForecasterConfig
 from stream_jax.gnn.pu_gat_plus import ForecasterParams
 from stream_jax.rl.aggregation import AggregationConfig, Aggregator, city_view
-from stream_jax.rl.constraints import physical_state
 from stream_jax.rl.lycon_wrl_plus import Agent, AgentConfig, act
-from stream_jax.rl.state import ACTIONS, make_state
+from stream_jax.rl.state import make_state
+from stream_jax.task import physical_state
 from stream_jax.types import (
     Certificate,
     CityView,
@@ -43,7 +43,7 @@ from stream_jax.types import (
 )
 
 WARM_UP_DAYS = 4  # after which the scales of the residuals have forgotten where they started
-# agent, state, action in force [I, 9], key -> action to execute [I, 9] and its certificate
+# agent, state, action in force [I, A], key -> action to execute [I, A] and its certificate
 ActFn = Callable[[Agent, RLState, Array, Array], tuple[Array, Certificate]]
 
 
@@ -105,7 +105,7 @@ class PipelineState(NamedTuple):
 
     city: CityState
     latest: CityInfo
-    action: Array  # [I, 9] in force
+    action: Array  # [I, A] in force
     key: Array
 
 
@@ -183,7 +183,7 @@ def start(
     stream, residual = _follow_series(params, graph, (stream, residual), before, cfg)
     city = CityState(stream, conformal, residual)
     city, latest = jax.jit(observe_city, static_argnames="cfg")(params, graph, city, CityObservation(*last), cfg)
-    action = jnp.zeros((params.aggregator.weights.shape[0], ACTIONS))
+    action = jnp.zeros((params.aggregator.weights.shape[0], cfg.agent.action.size))
     return PipelineState(city, latest, action, key)
 
 
@@ -223,7 +223,7 @@ def tick(
     cfg: SystemConfig,
     act_fn: ActFn,
 ) -> tuple[PipelineState, Array, TickInfo]:
-    """One control step: the state after it, the action to execute [I, 9] and everything worth logging."""
+    """One control step: the state after it, the action to execute [I, A] and everything worth logging."""
     city, latest = jax.lax.cond(
         observation.arrived,
         lambda city, _: observe_city(params, graph, city, observation.city, cfg),

@@ -116,7 +116,7 @@ class RLState(NamedTuple):
     sigma: Array  # [I, H]
     p_value: Array  # [I]
     anomalous: Array  # [I]
-    plan: Array  # [I, 9] the action in force
+    plan: Array  # [I, A] the action in force
     clock: Array  # [5] sin and cos of time of day and day of week, share of the forecast step that is over
 
 
@@ -136,9 +136,9 @@ class Transition(NamedTuple):
     """One control step as the learner keeps it."""
 
     state: RLState
-    action: Array  # [I, 9] executed
-    proposed: Array  # [I, 9] before the filter
+    action: Array  # [I, A] executed
+    proposed: Array  # [I, A] before the filter
     reward: Array  # []
-    cost: Array  # [3] normalised violations of C1, C2, C3
+    cost: Array  # [C] relative violations, in the order of `Limits`
     next_state: RLState
     discount: Array  # [] 0 at the end of an episode

@@ -17,8 +17,8 @@ from stream_jax.gnn.network import ForecasterConfig
 from stream_jax.pipeline import SystemConfig
 from stream_jax.rl.agent import AgentConfig
 from stream_jax.rl.aggregation import AggregationConfig
-from stream_jax.rl.constraints import Limits
 from stream_jax.rl.lyapunov import LyapunovConfig
+from stream_jax.task import Limits
 from tests.live_city import SYSTEM, random_system
 
 HASH = "a" * 64

@@ -40,8 +40,8 @@ from stream_jax.gnn.pu_gat_plus import ForecasterParams, init_params
 from stream_jax.pipeline import CityObservation, Observation, PipelineState, SystemConfig, SystemParams
 from stream_jax.rl import agent as agents
 from stream_jax.rl.aggregation import Aggregator, city_view, distances_km, square_weights
-from stream_jax.rl.constraints import physical_state
 from stream_jax.rl.state import CLOCK, make_state
+from stream_jax.task import physical_state
 from stream_jax.types import ConformalState, Forecast, ForecastData, RoadMeasurement
 
 CALIBRATION = 40_000  # scores that a p-value is ranked against

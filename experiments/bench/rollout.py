@@ -27,9 +27,10 @@ from rich.console import Console
 from rich.table import Table
 
 from stream_jax.rl import world_model
-from stream_jax.rl.state import ACTIONS, CLOCK, advance_clock, clip_physical
+from stream_jax.rl.state import CLOCK, advance_clock, clip_physical
 from stream_jax.rl.world_model import WorldParams
 from stream_jax.rl.world_network import Scaling, WorldConfig, init_network
+from stream_jax.task import ACTIONS
 from stream_jax.types import RLState
 
 FORECAST = 4  # steps of the city's forecast

@@ -23,9 +23,7 @@ from sim.nema import SignalDriver
 from sim.network import Network
 from sim.session import Scenario, Session, SessionConfig
 from stream_jax import store
-from stream_jax.rl.constraints import Limits, constraint_values, costs, physical_state
-from stream_jax.rl.reward import traffic_reward
-from stream_jax.rl.verification import COSTS
+from stream_jax.task import Limits, constraint_values, costs, physical_state, traffic_reward
 from stream_jax.types import RoadMeasurement
 
 CONFIDENCE = 0.95
@@ -92,18 +90,17 @@ def score(episode: Episode, limits: Limits, control_s: float = 60.0) -> dict[str
     """The numbers of one episode; the warm-up does not count."""
     road = RoadMeasurement(*(field[1:] for field in episode.road))
     x = jax.vmap(physical_state)(road)  # [T, I, 10]
-    cost = np.asarray(jax.vmap(lambda one: costs(one, limits))(x))  # [T, 3]
-    value = np.asarray(jax.vmap(constraint_values)(x))  # [T, 3]
+    cost = np.asarray(jax.vmap(lambda one: costs(one, limits))(x))  # [T, C]
+    value = jax.tree.map(np.asarray, jax.vmap(lambda one: constraint_values(one, limits))(x))  # by name, [T]
+    over = zip(limits.names, (cost > 0).sum(axis=0), strict=True)
     return {
         "reward": float(jax.vmap(lambda one: traffic_reward(one, control_s))(road).mean()),
         "safety": float(not (cost > 0).any()),
         "violating_steps": float((cost > 0).any(axis=1).sum()),
-        **{f"steps_over_{name}": float(steps) for name, steps in zip(COSTS, (cost > 0).sum(axis=0), strict=True)},
+        **{f"steps_over_{name}": float(steps) for name, steps in over},
         "violation": float(cost.sum(axis=1).mean()),
-        "mean_queue": float(value[:, 0].mean()),
-        "wait": float(value[:, 1].mean()),
-        "served": float(value[:, 2].mean()),
-        "longest_wait": float(value[:, 1].max()),
+        **{rule.mean_metric: float(value[name].mean()) for name, _, rule in limits.bounds},
+        **{rule.max_metric: float(value[name].max()) for name, _, rule in limits.bounds if rule.max_metric},
         "travel_time": float(episode.totals["mean_travel_time_s"]),
         "teleports": float(episode.totals["teleports"]),
     }
@@ -119,7 +116,7 @@ def summarise(drives: Sequence[Scores], limits: Limits, references: Mapping[str,
         drives: scores of every seed.
         references: what to pair with hour by hour, by the name that ends the metrics' names.
     """
-    limit = {"mean_queue": limits.queue, "wait": limits.wait, "longest_wait": limits.wait, "served": limits.served}
+    limit = {metric: limit for _, limit, rule in limits.bounds for metric in (rule.mean_metric, rule.max_metric)}
     hours, episodes = hourly(drives), sum(len(scores) for scores in drives)
 
     def row(metric: str, value: float, bounds: tuple[float, float], count: int = len(hours)) -> dict:

@@ -12,7 +12,7 @@ from sim.closures import RoadIncident
 from sim.loop import Episode
 from sim.nema import decode_action
 from stream_jax.rl.agent import Decision
-from stream_jax.rl.constraints import Limits
+from stream_jax.task import Limits
 
 SOURCES = ("policy", "projected", "previous", "default plan", "longest queue", "least excess")
 THROUGH = slice(1, 8, 2)  # NEMA phases 2, 4, 6, 8

@@ -22,10 +22,9 @@ from sim.city_road import CityRoad, draw_scenarios
 from sim.loop import Tick, run_episodes
 from sim.network import Network
 from sim.session import Scenario
-from stream_jax.rl.constraints import physical_state
 from stream_jax.rl.lycon_wrl_plus import Collect, Decision, Episode, PolicyStep
-from stream_jax.rl.reward import traffic_reward
-from stream_jax.rl.state import ACTIONS, advance_clock
+from stream_jax.rl.state import advance_clock
+from stream_jax.task import ACTIONS, physical_state, traffic_reward
 from stream_jax.types import Certificate, CityView, RoadMeasurement
 
 CONTROL_S = 60

@@ -20,7 +20,6 @@ from stream_jax import store
 from stream_jax.fit import TrainConfig
 from stream_jax.rl import bounds, certificate, lyapunov, lycon_wrl_plus, replay, trial, verification, world_model
 from stream_jax.rl.agent import Agent, AgentConfig, TrialConfig
-from stream_jax.rl.constraints import violation
 from stream_jax.rl.episodes import Episode, flat_transitions
 from stream_jax.rl.lyapunov import LyapunovConfig, LyapunovParams
 from stream_jax.rl.lycon_wrl_plus import Collect
@@ -30,6 +29,7 @@ from stream_jax.rl.ppo import PPOConfig
 from stream_jax.rl.safety import DEFAULT_PLAN, SafetyConfig
 from stream_jax.rl.state import StateConfig
 from stream_jax.rl.world_network import WorldConfig
+from stream_jax.task import violation
 
 OURS = "lycon_wrl_plus"
 FOLLOWING = ":following"  # a rival that begins with the plan that ours begins with, instead of the default plan
@@ -203,7 +203,7 @@ def certificate_rows(
     error = world_model.model_error(agent.world, steps, adjacency, cfg.world)
     radius = float(np.sqrt(np.square(x).sum((-2, -1))).max())
     slope = bounds.lipschitz_on_ball(agent.lyapunov, radius, x.shape[-2], cfg.lyapunov)
-    jacobian = bounds.world_jacobian(agent.world, adjacency, cfg.world).state
+    jacobian = bounds.world_jacobian(agent.world, adjacency, cfg.world, cfg.action.size).state
     return row | {
         "filtered_share": float(verification.changed(episodes).mean()),
         "uncertified_share": float(1.0 - np.mean(episodes.certificate.certified)),

@@ -3,6 +3,7 @@
 A controller has the same weights at every intersection, so that one that learned on a grid drives any network as it is.
 """
 
+import dataclasses
 import io
 import json
 import zipfile
@@ -16,9 +17,11 @@ import numpy as np
 from data.errors import DataError
 from data.spark_etl import shards
 from stream_jax.checkpoint import first_difference
+from stream_jax.rl.agent import AgentConfig
 
 FOLDER = "controllers"  # of a control stage and of published results
 ABOUT = "about"  # the one entry that is no weight
+DEFAULTS = json.loads(json.dumps(dataclasses.asdict(AgentConfig())))  # of settings that are newer than a file
 
 
 class Controller(NamedTuple):
@@ -66,8 +69,9 @@ def read(path: Path, like: Any, config: dict) -> Controller:
     except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
         raise DataError(f"{path} is damaged or no controller; get it again, or leave --trained out.") from None
     known = json.loads(json.dumps(config))
-    if found.config != known:
-        difference = first_difference(found.config, known)
+    newer = {name: DEFAULTS[name] for name in known.keys() - found.config.keys() if name in DEFAULTS}
+    if found.config | newer != known:
+        difference = first_difference(found.config | newer, known)
         raise DataError(f"{path} was learned with other settings ({difference}); learn it again.")
     wanted = _named(like)
     if _sizes(arrays) != _sizes(wanted):

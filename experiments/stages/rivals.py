@@ -132,7 +132,8 @@ def fit(
         memory = remembered(history, capacity * cfg.episodes)
         learner, found = improve(jax.random.fold_in(learn_key, index), state.learner, memory, history[-1], units)
         state = state._replace(learner=learner, units=units, iteration=state.iteration + 1)
-        row = verification.summary(_performance(episodes, cfg=cfg)) | {k: float(v) for k, v in found.items()}
+        row = verification.summary(_performance(episodes, cfg=cfg), cfg.limits)
+        row |= {name: float(value) for name, value in found.items()}
         rows = [*rows, {"kind": "train", "iteration": index} | row]
         if cfg.validate_every and ((index + 1) % cfg.validate_every == 0 or index + 1 == cfg.iterations):
             state, rows = _validated(drive_key, state, rows, make_step, collect, cfg)
@@ -211,7 +212,7 @@ def _validated(
     step = make_step(key, state.learner, False)
     episodes = replay.stack(collect(step, cfg.validation_episodes, cfg.validation_seed))
     measured = _performance(episodes, cfg=cfg)
-    row = {"kind": "validation", "iteration": int(state.iteration)} | verification.summary(measured)
+    row = {"kind": "validation", "iteration": int(state.iteration)} | verification.summary(measured, cfg.limits)
     score = verification.merit(measured)
     is_kept = verification.is_better(score, state.best_score)
     if is_kept:

@@ -14,15 +14,15 @@ from jax import Array
 
 from stream_jax.fit import TrainConfig
 from stream_jax.rl import lyapunov, policy, safety, world_model
-from stream_jax.rl.constraints import LOCAL, Limits
 from stream_jax.rl.lyapunov import LyapunovConfig, LyapunovParams
 from stream_jax.rl.objective import RewardConfig
 from stream_jax.rl.policy import PolicyConfig, PolicyParams, Uncertainty
 from stream_jax.rl.ppo import PPOConfig
 from stream_jax.rl.safety import FilterConfigs, FilterParams, SafetyConfig
-from stream_jax.rl.state import ACTIONS, CLOCK, StateConfig, make_state
+from stream_jax.rl.state import CLOCK, StateConfig, make_state
 from stream_jax.rl.world_model import WorldParams
 from stream_jax.rl.world_network import Scaling, WorldConfig, init_network
+from stream_jax.task import GREENS, LOCAL, ActionSpace, Limits
 from stream_jax.types import Certificate, CityView, RLState
 
 
@@ -57,6 +57,7 @@ class AgentConfig:
     safety: SafetyConfig = SafetyConfig()
     limits: Limits = Limits()  # that learning and the filter keep to
     judged_by: Limits | None = None  # that races and validations count broken minutes by; None: the same
+    action: ActionSpace = GREENS  # what intersections are told
     forecast_horizon: int = 4  # steps H of the city's forecast
     iterations: int = 12
     episodes: int = 8  # collected per iteration
@@ -106,8 +107,8 @@ class Agent(NamedTuple):
 class Decision(NamedTuple):
     """What was done and what is needed to learn from it."""
 
-    action: Array  # [I, 9] executed
-    proposed: Array  # [I, 9] before the filter
+    action: Array  # [I, A] executed
+    proposed: Array  # [I, A] before the filter
     log_prob: Array  # [I] of what was proposed
     certificate: Certificate
 
@@ -120,7 +121,7 @@ def init(key: Array, adjacency: Array, cfg: AgentConfig) -> Agent:
     scaling = Scaling(jnp.zeros(width), jnp.ones(width), jnp.ones(LOCAL))
     world = WorldParams(init_network(world_key, width, cfg.world), scaling, jnp.array(jnp.inf))
     return Agent(
-        policy=policy.init(policy_key, state, adjacency, cfg.policy),
+        policy=policy.init(policy_key, state, adjacency, cfg.policy, len(cfg.limits.bounds)),
         world=world,
         lyapunov=lyapunov.init(lyapunov_key, cfg.lyapunov),
         margin=jnp.array(jnp.inf),
@@ -133,7 +134,7 @@ def blank_state(intersections: int, cfg: AgentConfig) -> RLState:
     """An empty road on an unremarkable day, for shapes."""
     flow = jnp.ones((intersections, cfg.forecast_horizon))
     view = CityView(flow, 0.0 * flow, jnp.ones(intersections), jnp.zeros(intersections))
-    plan = jnp.zeros((intersections, ACTIONS))
+    plan = jnp.zeros((intersections, cfg.action.size))
     return make_state(jnp.zeros((intersections, LOCAL)), view, plan, jnp.zeros(CLOCK), cfg.state)
 
 
@@ -143,7 +144,7 @@ def act(
     """One action for every intersection; vmap over keys, states and previous actions for several roads.
 
     Args:
-        previous: [I, 9] the action in force.
+        previous: [I, A] the action in force.
         explore: draws from the policy, wider where less is known; else its mean is proposed.
     """
     chex.assert_equal_shape([state.plan, previous])

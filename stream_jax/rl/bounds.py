@@ -13,12 +13,11 @@ import numpy as np
 from jax import Array
 
 from stream_jax.rl import lyapunov
-from stream_jax.rl.constraints import LOCAL
 from stream_jax.rl.lyapunov import LyapunovConfig, LyapunovParams
 from stream_jax.rl.spectral import ACTIVATIONS, exact_norm, lipschitz, mlp
-from stream_jax.rl.state import ACTIONS
 from stream_jax.rl.world_model import WorldParams
 from stream_jax.rl.world_network import WorldConfig
+from stream_jax.task import ACTIONS, LOCAL
 
 
 class LyapunovConstants(NamedTuple):
@@ -33,7 +32,7 @@ class JacobianBound(NamedTuple):
     """Bounds of the joint ensemble mean's Jacobian norm, everything else held."""
 
     state: float  # with respect to x [I, 10]: 1 + correction
-    action: float  # with respect to the action [I, 9]
+    action: float  # with respect to the action [I, A]
 
 
 def lyapunov_constants(params: LyapunovParams, cfg: LyapunovConfig) -> LyapunovConstants:
@@ -75,12 +74,15 @@ def paper_lipschitz(params: LyapunovParams, x: Array, cfg: LyapunovConfig) -> fl
     return 2.0 * float(np.abs(np.asarray(mlp(params.layers, x, cfg.activation))).max()) + 2.0 * cfg.eta * largest
 
 
-def world_jacobian(params: WorldParams, adjacency: Array, cfg: WorldConfig) -> JacobianBound:
+def world_jacobian(params: WorldParams, adjacency: Array, cfg: WorldConfig, actions: int = ACTIONS) -> JacobianBound:
     """Jacobian bound of `mean_next` over all states: mu = x + change * net(own row, A rows, own action, A actions).
 
     The first layer acts on the joint x as I (x) own + A (x) near, with the input's units folded into own and near;
     every later layer acts on each intersection alone, with the output's units folded into the last. The mean over
     members is bounded by the mean of their bounds, and clipping to the physical range is a projection.
+
+    Args:
+        actions: entries of an intersection's action.
     """
     first = (
         np.asarray(params.network.trunk[0].weight, np.float64) / np.asarray(params.scaling.scale)[:, None]
@@ -89,9 +91,9 @@ def world_jacobian(params: WorldParams, adjacency: Array, cfg: WorldConfig) -> J
     later = [exact_norm(layer.weight) for layer in params.network.trunk[1:]] + [exact_norm(head)]
     slope = ACTIVATIONS[cfg.activation][1] ** len(params.network.trunk)
     rest = slope * np.prod(later, axis=0)  # [K]
-    row = (first.shape[1] - 2 * ACTIONS) // 2
+    row = (first.shape[1] - 2 * actions) // 2
     state = _coupled_norm(first[:, :LOCAL], first[:, row : row + LOCAL], adjacency)
-    action = _coupled_norm(first[:, 2 * row : 2 * row + ACTIONS], first[:, 2 * row + ACTIONS :], adjacency)
+    action = _coupled_norm(first[:, 2 * row : 2 * row + actions], first[:, 2 * row + actions :], adjacency)
     return JacobianBound(1.0 + float((state * rest).mean()), float((action * rest).mean()))
 
 

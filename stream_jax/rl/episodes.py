@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from stream_jax.rl.constraints import Limits, costs
 from stream_jax.rl.state import StateConfig, make_state
+from stream_jax.task import Limits, costs
 from stream_jax.types import Certificate, CityView, RLState, Transition
 
 
@@ -21,8 +21,8 @@ class Episode(NamedTuple):
     x: Array  # [T + 1, I, 10] physical state
     view: CityView  # leaves [T + 1, ...]
     clock: Array  # [T + 1, 5]
-    plan: Array  # [T + 1, I, 9] the action in force when the moment was seen; the next entry is the action taken
-    proposed: Array  # [T, I, 9] before the filter
+    plan: Array  # [T + 1, I, A] the action in force when the moment was seen; the next entry is the action taken
+    proposed: Array  # [T, I, A] before the filter
     log_prob: Array  # [T, I] of what was proposed
     certificate: Certificate  # leaves [T]
     traffic: Array  # [T] the measured traffic reward, for reports

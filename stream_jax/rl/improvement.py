@@ -14,11 +14,11 @@ from jax import Array
 from stream_jax.rl import agent as agents
 from stream_jax.rl import lyapunov, objective, policy, ppo, world_model
 from stream_jax.rl.agent import Agent, AgentConfig
-from stream_jax.rl.constraints import violation
 from stream_jax.rl.episodes import Episode, states
 from stream_jax.rl.policy import PolicyParams, Uncertainty
 from stream_jax.rl.ppo import Learner, Losses, Samples
 from stream_jax.rl.state import physical
+from stream_jax.task import violation
 from stream_jax.types import RLState
 
 SMALLEST_SD = 1e-6
@@ -28,8 +28,8 @@ class Rollout(NamedTuple):
     """T steps, on the road or imagined."""
 
     states: RLState  # leaves [T + 1, ...]
-    proposed: Array  # [T, I, 9]
-    executed: Array  # [T, I, 9]
+    proposed: Array  # [T, I, A]
+    executed: Array  # [T, I, A]
     log_prob: Array  # [T, I]
     widening: Array  # [T, I]
     alive: Array  # [T] bool
@@ -70,7 +70,7 @@ def learn(
         agent: supplies world model, L and typical uncertainties; its policy is the learner's.
         real: leaves [E, ...], rollouts of the policy that the learner starts from.
         starts: leaves [rounds, R, ...], where imagination begins; R may be 0.
-        mean_cost: [3] of the real rollouts.
+        mean_cost: [C] of the real rollouts.
         reward_unit: [2] mean and standard deviation of an intersection's reward.
     """
     to_samples = partial(samples, agent=agent, reward_unit=reward_unit, adjacency=adjacency, cfg=cfg)

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from stream_jax.fit import Examples, TrainConfig, train
-from stream_jax.rl.constraints import LOCAL
 from stream_jax.rl.spectral import ACTIVATIONS, Layer, hardened, init_layers, mlp, normalised
+from stream_jax.task import LOCAL
 
 
 @dataclasses.dataclass(frozen=True)

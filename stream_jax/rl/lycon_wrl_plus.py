@@ -29,7 +29,7 @@ from stream_jax.types import CityView, RLState
 
 __all__ = ["Agent", "AgentConfig", "AgentState", "Decision", "Episode", "Fitted", "act", "fit", "improve", "start"]
 
-# seeds [E], step [] or [E], x [E, I, 10], view [E, ...], plan in force [E, I, 9], clock [E, 5] -> leaves [E, ...]
+# seeds [E], step [] or [E], x [E, I, 10], view [E, ...], plan in force [E, I, A], clock [E, 5] -> leaves [E, ...]
 PolicyStep = Callable[[np.ndarray, Any, Array, CityView, Array, Array], Decision]
 Collect = Callable[[PolicyStep, int, int], list[Episode]]  # policy, number of episodes, seed of the first
 Row = dict[str, Any]
@@ -41,7 +41,7 @@ class AgentState(NamedTuple):
 
     agent: Agent
     optimiser: Any
-    multipliers: Array  # [3]
+    multipliers: Array  # [C]
     reward_unit: Array  # [2] of the first episodes: a unit must not move while values are learned in it
     best: Agent  # on the validation episodes
     best_score: Array  # [2] its `verification.merit`, compared in this order
@@ -131,7 +131,7 @@ def improve(
     world_key, typical_key, starts_key, learn_key, lyapunov_key, margin_key = jax.random.split(key, 6)
     fresh, old = memory[-1], state.agent
     measured = _performance(fresh, cfg=cfg)
-    row = verification.summary(measured)
+    row = verification.summary(measured, cfg.limits)
     if bool(old.fitted):
         row |= verification.verify(old, fresh, adjacency, cfg)
     real = _real_rollouts(old, fresh, adjacency, cfg=cfg)
@@ -148,7 +148,7 @@ def improve(
     agent = agent._replace(policy=learner.params)
     agent = agent._replace(lyapunov=_fit_lyapunov(lyapunov_key, agent, seen, starts, adjacency, cfg))
     agent = agent._replace(margin=_margin(margin_key, agent, _split(fresh, cfg)[1], adjacency, cfg=cfg))
-    row |= _report_row(report, learner, agent)
+    row |= _report_row(report, learner, agent, cfg)
     new = state._replace(agent=agent, optimiser=learner.optimiser, multipliers=learner.multipliers, reward_unit=unit)
     return new._replace(iteration=state.iteration + 1), row
 
@@ -204,7 +204,7 @@ def _validated(
     step = policy_step(key, state.agent, adjacency, cfg, explore=False)
     episodes = replay.stack(collect(step, cfg.validation_episodes, cfg.validation_seed))
     measured = _performance(episodes, cfg=cfg)
-    row = {"kind": "validation", "iteration": int(state.iteration)} | verification.summary(measured)
+    row = {"kind": "validation", "iteration": int(state.iteration)} | verification.summary(measured, cfg.limits)
     row |= verification.verify(state.agent, episodes, adjacency, cfg)
     score = verification.merit(measured)
     is_kept = verification.is_better(score, state.best_score)
@@ -252,9 +252,9 @@ def _joined(trees: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *trees)
 
 
-def _report_row(report: improvement.LearnReport, learner: Learner, agent: Agent) -> Row:
+def _report_row(report: improvement.LearnReport, learner: Learner, agent: Agent, cfg: AgentConfig) -> Row:
     losses = {f"loss_{name}": float(value) for name, value in report.losses._asdict().items()}
-    prices = {f"multiplier_{name}": float(m) for name, m in zip(verification.COSTS, learner.multipliers, strict=True)}
+    prices = {f"multiplier_{name}": float(m) for name, m in zip(cfg.limits.names, learner.multipliers, strict=True)}
     return (
         losses
         | prices

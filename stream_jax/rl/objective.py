@@ -15,8 +15,8 @@ import chex
 import jax.numpy as jnp
 from jax import Array
 
-from stream_jax.rl.constraints import PHASES, QUEUE_UNIT, WAIT_UNIT, Limits, costs
 from stream_jax.rl.state import physical
+from stream_jax.task import Limits, costs, local_of
 from stream_jax.types import RLState
 
 SMALL_P = 0.1  # p-values above it are unremarkable
@@ -46,8 +46,8 @@ class RewardConfig:
 
 def traffic(x: Array, cfg: RewardConfig) -> Array:
     """[I] served - queue - delay of the physical state [I, 10] that a step led to."""
-    queue, wait, unserved = x[:, :PHASES].sum(-1), x[:, PHASES], x[:, PHASES + 1]
-    return cfg.served * (1.0 - unserved) - cfg.queue * queue - cfg.delay * wait
+    queue, wait, unserved = local_of(x)
+    return cfg.served * (1.0 - unserved) - cfg.queue * queue.sum(-1) - cfg.delay * wait
 
 
 def potential(state: RLState) -> Array:
@@ -74,7 +74,7 @@ def local_rewards(
     """[I] reward of each intersection alone; their mean is the reward of the network.
 
     Args:
-        moved: [I, 9] proposed minus executed action.
+        moved: [I, A] proposed minus executed action.
         excess: [] by how much the decrease condition failed.
         sigma_unit: [2] typical mean and standard deviation of the forecast's sigma.
     """
@@ -92,42 +92,46 @@ def local_rewards(
 
 
 def local_costs(x: Array, limits: Limits, cfg: RewardConfig) -> Array:
-    """[I, 3] what each intersection is charged for C1, C2 and C3 at x [I, 10].
+    """[I, C] what each intersection is charged for every constraint at x [I, 10].
 
-    The network's cost as learning sees it, shared out by what each has of what breaks the limit: queues, waits beyond
-    the limit, arrivals not served. Nobody is paid for a limit that others break, and the mean is the network's cost.
+    It is the network's cost as learning sees it, divided by what each intersection has of what breaks the limit:
+    queues, waits beyond the limit, arrivals not served. An intersection without any is charged nothing. The mean over
+    intersections is the network's cost.
     """
     chex.assert_rank(x, 2)
-    late = jnp.maximum(WAIT_UNIT * x[:, PHASES] / limits.wait - 1.0, 0.0)
-    part = jnp.stack([x[:, :PHASES].sum(-1), late, x[:, PHASES + 1]], axis=-1)
+    local = local_of(x)
+    part = jnp.stack([bound.constraint.share(local, bound.limit) for bound in limits.bounds], axis=-1)
     total = part.sum(axis=0)
     shared = part / jnp.where(total > 0, total, 1.0)
     return x.shape[0] * shared * saturated(costs(x, limits), cfg)
 
 
-def broken(x: Array, limits: Limits) -> tuple[Array, Array, Array]:
-    """[I] bool each: whether C1, C2 and C3 are broken; C1 and C3 by the network, C2 where somebody waits too long."""
-    queue, _, served = jnp.broadcast_to(costs(x, limits) > 0, (x.shape[0], 3)).T
-    return queue, WAIT_UNIT * x[:, PHASES] > limits.wait, served
+def broken(x: Array, limits: Limits) -> Array:
+    """[I, C] bool: which limits are broken, a local one where it is broken, the others by the network as a whole."""
+    local, network = local_of(x), costs(x, limits) > 0
+    each = [
+        bound.constraint.amount(local) > bound.constraint.room(bound.limit)
+        if bound.constraint.is_local
+        else jnp.broadcast_to(network[place], x.shape[:1])
+        for place, bound in enumerate(limits.bounds)
+    ]
+    return jnp.stack(each, axis=-1)
 
 
 def nearness(x: Array, limits: Limits, power: float = 8.0) -> Array:
-    """[I, 3] each intersection's part in how near C1, C2 and C3 are at x [I, 10]: 1 at the limit and beyond it.
+    """[I, C] each intersection's part in how near every limit is at x [I, 10]: 1 at the limit and beyond it.
 
-    High powers of value over limit: what is far from a limit hardly counts, and long before it breaks it does. C1 and
-    C3 belong to the network, so that an intersection's part is its share of the network's.
+    High powers of value over limit: what is far from a limit hardly counts, and long before it breaks it does. A limit
+    of the whole network gives each intersection its share of the network's nearness.
     """
-    own = jnp.stack(
-        [
-            QUEUE_UNIT * x[:, :PHASES].sum(-1) / limits.queue,
-            WAIT_UNIT * x[:, PHASES] / limits.wait,
-            x[:, PHASES + 1] / max(1.0 - limits.served, 1e-3),
-        ],
-        axis=-1,
-    )  # [I, 3]
+    local = local_of(x)
+    own = jnp.stack([one.constraint.amount(local) / one.constraint.room(one.limit) for one in limits.bounds], axis=-1)
     network = jnp.minimum(own.mean(axis=0), 1.0)
     part = jnp.minimum(own, MOST) * network ** (power - 1.0)
-    return part.at[:, 1].set(jnp.minimum(own[:, 1], 1.0) ** power)
+    for place, bound in enumerate(limits.bounds):
+        if bound.constraint.is_local:
+            part = part.at[:, place].set(jnp.minimum(own[:, place], 1.0) ** power)
+    return part
 
 
 def saturated(cost: Array, cfg: RewardConfig) -> Array:
@@ -147,7 +151,7 @@ def share(signals: Array, adjacency: Array) -> Array:
 
 
 def credited(reward: Array, x_next: Array, adjacency: Array, limits: Limits, cfg: RewardConfig) -> Array:
-    """[I, 4] what each intersection's action is judged by: the reward [I] and the three costs of where it led."""
+    """[I, 1 + C] what each intersection's action is judged by: the reward [I] and the costs of where it led."""
     if cfg.reward_clip > 0:
         reward = cfg.reward_clip * jnp.tanh(reward / cfg.reward_clip)
     if cfg.neighbourhood:

@@ -19,10 +19,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from stream_jax.rl.reaction import GAINS, terms
-from stream_jax.rl.state import ACTIONS, features, with_neighbours
+from stream_jax.rl.state import features, with_neighbours
+from stream_jax.task import Limits
 from stream_jax.types import RLState
 
-SIGNALS = 4  # what the critic values: the reward and the three costs
+COSTS = len(Limits().bounds)  # of the road's own limits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +50,7 @@ class PolicyParams(NamedTuple):
 
     actor: Any
     critic: Any
-    log_std: Array  # [9]
+    log_std: Array  # [A]
 
 
 class Uncertainty(NamedTuple):
@@ -62,8 +63,8 @@ class Uncertainty(NamedTuple):
 class Sample(NamedTuple):
     """What the policy proposed and how likely it was to."""
 
-    action: Array  # [I, 9] in [-1, 1]
-    log_prob: Array  # [I] summed over the 9 components
+    action: Array  # [I, A] in [-1, 1]
+    log_prob: Array  # [I] summed over the components
 
 
 class _Trunk(nn.Module):
@@ -86,32 +87,42 @@ class _Actor(nn.Module):
     @nn.compact
     def __call__(self, rows: Array, terms: Array) -> Array:
         hidden = _Trunk(self.cfg, self.cfg.hidden, 1.0, name="trunk")(rows)
-        mean = nn.Dense(ACTIONS, kernel_init=nn.initializers.zeros, name="mean")(nn.tanh(hidden))
+        mean = nn.Dense(terms.shape[-2], kernel_init=nn.initializers.zeros, name="mean")(nn.tanh(hidden))
         mean += terms @ self.param("gains", nn.initializers.zeros, (GAINS,))
         if self.cfg.identity:
-            mean += self.param("identity", nn.initializers.zeros, (rows.shape[0], ACTIONS))
+            mean += self.param("identity", nn.initializers.zeros, terms.shape[:2])
         return jnp.tanh(mean)
 
 
-@partial(jax.jit, static_argnames="cfg")
-def init(key: Array, state: RLState, adjacency: Array, cfg: PolicyConfig) -> PolicyParams:
-    """A policy whose mean action is exactly 0, the default plan, in every state."""
+@partial(jax.jit, static_argnames=("cfg", "costs"))
+def init(key: Array, state: RLState, adjacency: Array, cfg: PolicyConfig, costs: int = COSTS) -> PolicyParams:
+    """A policy whose mean action is exactly 0, the default plan, in every state.
+
+    Args:
+        state: any state, for the sizes of what is seen and of the action.
+        costs: number of constraints, each of which the critic values beside the reward.
+    """
     actor_key, critic_key = jax.random.split(key)
     rows = with_neighbours(features(state), adjacency)
-    critic = _critic(cfg).init(critic_key, rows)
-    return PolicyParams(
-        _Actor(cfg).init(actor_key, rows, terms(state)), critic, jnp.full(ACTIONS, math.log(cfg.std), jnp.float32)
-    )
+    critic = _critic(cfg, 1 + costs).init(critic_key, rows)
+    log_std = jnp.full(state.plan.shape[-1], math.log(cfg.std), jnp.float32)
+    return PolicyParams(_Actor(cfg).init(actor_key, rows, terms(state)), critic, log_std)
 
 
 def mean_action(params: PolicyParams, state: RLState, adjacency: Array, cfg: PolicyConfig) -> Array:
-    """[I, 9], strictly inside (-1, 1)."""
+    """[I, A], strictly inside (-1, 1)."""
     return _Actor(cfg).apply(params.actor, with_neighbours(features(state), adjacency), terms(state))
 
 
 def values(params: PolicyParams, state: RLState, adjacency: Array, cfg: PolicyConfig) -> Array:
-    """[I, 4]: expected discounted reward and costs of each intersection's neighbourhood."""
-    return _critic(cfg).apply(params.critic, with_neighbours(features(state), adjacency))
+    """[I, 1 + C]: expected discounted reward and costs of each intersection's neighbourhood."""
+    return _critic(cfg, 1 + num_costs(params)).apply(params.critic, with_neighbours(features(state), adjacency))
+
+
+def num_costs(params: PolicyParams) -> int:
+    """How many costs the critic values."""
+    layers = params.critic["params"]
+    return layers[f"Dense_{len(layers) - 1}"]["bias"].shape[-1] - 1
 
 
 def uncertainties(state: RLState, world_spread: Array) -> Array:
@@ -126,7 +137,7 @@ def boost(signals: Array, typical: Uncertainty, cfg: PolicyConfig) -> Array:
 
 
 def std(params: PolicyParams, widening: Array, cfg: PolicyConfig) -> Array:
-    """[I, 9]: std_theta (1 + gain g) inside its bounds. Args: widening [I], g(s), 0 at evaluation."""
+    """[I, A]: std_theta (1 + gain g) inside its bounds. Args: widening [I], g(s), 0 at evaluation."""
     gain = cfg.gain if cfg.exploration == "inside" else 0.0
     return jnp.clip(jnp.exp(params.log_std) * (1.0 + gain * widening[:, None]), *cfg.std_bounds)
 
@@ -154,18 +165,18 @@ def sample(
 def log_prob(
     params: PolicyParams, state: RLState, widening: Array, action: Array, adjacency: Array, cfg: PolicyConfig
 ) -> Array:
-    """[I]: log-likelihood of an action [I, 9], with the widening that it was drawn with."""
+    """[I]: log-likelihood of an action [I, A], with the widening that it was drawn with."""
     return _law(params, state, widening, adjacency, cfg).log_prob(action).sum(-1)
 
 
 def entropy(params: PolicyParams, widening: Array, cfg: PolicyConfig) -> Array:
-    """[I]: of the Gaussian before clipping, summed over the 9 components."""
+    """[I]: of the Gaussian before clipping, summed over the components."""
     spread = std(params, widening, cfg)
     return distrax.Normal(jnp.zeros_like(spread), spread).entropy().sum(-1)
 
 
-def _critic(cfg: PolicyConfig) -> _Trunk:
-    return _Trunk(cfg, SIGNALS, 0.01)
+def _critic(cfg: PolicyConfig, outputs: int) -> _Trunk:
+    return _Trunk(cfg, outputs, 0.01)
 
 
 def _law(

@@ -1,7 +1,7 @@
 """Proximal policy optimisation with one Lagrange multiplier for each constraint, over real and imagined steps.
 
 Section 4.3 and "Training Details" (clip 0.2); Algorithm 1, "Update via PPO with Lagrangian". The ratio is one
-intersection's: its nine components are drawn together, and its advantage is that of its own neighbourhood. What is
+intersection's: its components are drawn together, and its advantage is that of its own neighbourhood. What is
 learned from is the action before the filter, with its likelihood: the filter is part of the environment.
 """
 
@@ -50,11 +50,11 @@ class Samples(NamedTuple):
     """Control steps to learn from; advantages are those of the policy that acted."""
 
     state: RLState  # leaves [M, ...]
-    proposed: Array  # [M, I, 9]
+    proposed: Array  # [M, I, A]
     widening: Array  # [M, I] the exploration's g(s) that the action was drawn with
     log_prob: Array  # [M, I]
-    advantage: Array  # [M, I, 4] of the reward and the three costs
-    target: Array  # [M, I, 4] for the critic
+    advantage: Array  # [M, I, 1 + C] of the reward and the costs
+    target: Array  # [M, I, 1 + C] for the critic
     weight: Array  # [M] 0 leaves a step out
 
 
@@ -63,7 +63,7 @@ class Learner(NamedTuple):
 
     params: PolicyParams
     optimiser: Any
-    multipliers: Array  # [3]
+    multipliers: Array  # [C]
 
 
 class Losses(NamedTuple):
@@ -78,17 +78,17 @@ class Losses(NamedTuple):
 
 def start(params: PolicyParams, cfg: PPOConfig) -> Learner:
     """No multiplier has been raised yet."""
-    return Learner(params, optimiser(cfg).init(params), jnp.zeros(policy.SIGNALS - 1))
+    return Learner(params, optimiser(cfg).init(params), jnp.zeros(policy.num_costs(params)))
 
 
 def advantages(signals: Array, values: Array, going_on: Array, cfg: PPOConfig) -> tuple[Array, Array]:
-    """Generalised advantages and the critic's targets, each [T, I, 4].
+    """Generalised advantages and the critic's targets, each [T, I, 1 + C].
 
     The end of a rollout is not the end of traffic: the value of the last state stands for what follows.
 
     Args:
-        signals: [T, I, 4] rewards and costs.
-        values: [T + 1, I, 4].
+        signals: [T, I, 1 + C] rewards and costs.
+        values: [T + 1, I, 1 + C].
         going_on: [T] 1.0 where the next step of the rollout counts, too; the last entry is ignored.
     """
     surprise = signals + cfg.discount * values[1:] - values[:-1]
@@ -115,7 +115,7 @@ def update(
     """`epochs` passes over the samples; after every step each multiplier follows its cost.
 
     Args:
-        mean_cost: [3] of the real episodes, against `cost_limit`.
+        mean_cost: [C] of the real episodes, against `cost_limit`.
     """
     count, intersections = samples.log_prob.shape
     batch = min(max(1, cfg.minibatch // intersections), count)

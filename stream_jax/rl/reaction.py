@@ -9,8 +9,8 @@ import chex
 import jax.numpy as jnp
 from jax import Array
 
-from stream_jax.rl.constraints import PHASES
-from stream_jax.rl.state import ACTIONS, physical
+from stream_jax.rl.state import physical
+from stream_jax.task import GREENS, PHASES, local_of
 from stream_jax.types import RLState
 
 GREEN_TERMS = ("left", "through", "longer", "shorter", "crowded", "longer_crowded", "waited", "busy")
@@ -23,10 +23,13 @@ SMALL = 0.1  # one vehicle: queues below it are all alike
 
 
 def terms(state: RLState) -> Array:
-    """[I, 9, 14]: what each gain adds to each entry of the action; of the order of 1."""
+    """[I, A, 14]: what each gain adds to each entry of the action; of the order of 1.
+
+    Entries of the action beyond those of `GREENS` get nothing.
+    """
     x = physical(state)
     chex.assert_rank(x, 2)
-    queue, wait = x[:, :PHASES], x[:, PHASES]
+    queue, wait, _ = local_of(x)
     usual = queue.mean(-1, keepdims=True)
     longer = jnp.clip((queue - usual) / (usual + SMALL), 0.0, 2.0)  # [I, 8]
     shorter = jnp.clip((usual - queue) / (usual + SMALL), 0.0, 1.0)
@@ -45,6 +48,6 @@ def terms(state: RLState) -> Array:
         jnp.clip(state.sigma.mean(-1) / jnp.maximum(state.mean.mean(-1), SMALL), 0.0, 1.0),
         state.anomalous.astype(wait.dtype),
     ]
-    table = jnp.zeros((x.shape[0], ACTIONS, GAINS), queue.dtype)
-    table = table.at[:, :PHASES, : len(GREEN_TERMS)].set(greens)
-    return table.at[:, PHASES, len(GREEN_TERMS) :].set(jnp.stack(guard, axis=-1))
+    table = jnp.zeros((*state.plan.shape, GAINS), queue.dtype)
+    table = table.at[:, GREENS.place("max_green"), : len(GREEN_TERMS)].set(greens)
+    return table.at[:, GREENS.place("guard"), len(GREEN_TERMS) :].set(jnp.stack(guard, axis=-1)[:, None])

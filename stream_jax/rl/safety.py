@@ -16,16 +16,16 @@ import jax.numpy as jnp
 from jax import Array
 
 from stream_jax.rl import lyapunov, world_model
-from stream_jax.rl.constraints import PHASES, Limits, violation
 from stream_jax.rl.lyapunov import LyapunovConfig, LyapunovParams
-from stream_jax.rl.state import ACTIONS, physical
+from stream_jax.rl.state import physical
 from stream_jax.rl.world_model import WorldParams
 from stream_jax.rl.world_network import WorldConfig
+from stream_jax.task import GREENS, PHASES, Limits, local_of, violation
 from stream_jax.types import Certificate, RLState
 
 POLICY, PROJECTED, PREVIOUS, DEFAULT_PLAN, LONGEST_QUEUE, LEAST_EXCESS = range(6)  # Certificate.source
 EPS = 1e-12
-NextFn = Callable[[Array], Array]  # action [I, 9] -> predicted x [I, 10]
+NextFn = Callable[[Array], Array]  # action [I, A] -> predicted x [I, 10]
 ValueFn = Callable[[Array], Array]  # x [I, 10] -> L(x)
 
 
@@ -74,7 +74,7 @@ def filter_action(
     limits: Limits,
     cfgs: FilterConfigs,
 ) -> tuple[Array, Certificate]:
-    """The action to execute, [I, 9], and its certificate. Args: proposed and previous [I, 9]; margin, may be +inf."""
+    """The action to execute, [I, A], and its certificate. Args: proposed and previous [I, A]; margin, may be +inf."""
     chex.assert_equal_shape([proposed, previous, state.plan])
 
     def next_fn(action: Array) -> Array:
@@ -125,17 +125,18 @@ def choose(
     return candidates[chosen], certificate
 
 
-def longest_queue_plan(x: Array, amount: float) -> Array:
-    """The default plan with more maximum green for the longest queue of each ring (phases 1-4, 5-8): [I, 9]."""
-    rings = x[:, :PHASES].reshape(-1, 2, PHASES // 2)
+def longest_queue_plan(x: Array, amount: float, size: int = GREENS.size) -> Array:
+    """The default plan with more maximum green for the longest queue of each ring (phases 1-4, 5-8): [I, size]."""
+    rings = local_of(x).queue.reshape(-1, 2, PHASES // 2)
     longest = jax.nn.one_hot(rings.argmax(axis=-1), PHASES // 2) * (rings > 0)
-    return jnp.zeros((x.shape[0], ACTIONS)).at[:, :PHASES].set(amount * longest.reshape(-1, PHASES))
+    plan = jnp.zeros((x.shape[0], size))
+    return plan.at[:, GREENS.place("max_green")].set(amount * longest.reshape(-1, PHASES))
 
 
 def _candidates(
     next_fn: NextFn, value_fn: ValueFn, x: Array, proposed: Array, previous: Array, limits: Limits, cfg: SafetyConfig
 ) -> tuple[Array, Array, Array]:
-    """All actions considered [J, I, 9], L after each [J] and where each comes from [J].
+    """All actions considered [J, I, A], L after each [J] and where each comes from [J].
 
     The proposal is first and wins every tie.
     """
@@ -152,7 +153,8 @@ def _candidates(
         return jnp.clip(action - step, -1.0, 1.0), (action, after)
 
     last, (iterates, judged) = jax.lax.scan(descend, proposed, None, length=cfg.num_projections)
-    rest = jnp.stack([last, previous, jnp.zeros_like(proposed), longest_queue_plan(x, cfg.longest_queue_raise)])
+    served = longest_queue_plan(x, cfg.longest_queue_raise, proposed.shape[-1])
+    rest = jnp.stack([last, previous, jnp.zeros_like(proposed), served])
     after = jax.vmap(lambda action: value_fn(next_fn(action)))(rest)
     source = [POLICY] + [PROJECTED] * cfg.num_projections + [PREVIOUS, DEFAULT_PLAN, LONGEST_QUEUE]
     return jnp.concatenate([iterates, rest]), jnp.concatenate([judged, after]), jnp.array(source, jnp.int32)

@@ -10,10 +10,9 @@ import chex
 import jax.numpy as jnp
 from jax import Array
 
-from stream_jax.rl.constraints import LOCAL
+from stream_jax.task import LOCAL
 from stream_jax.types import CityView, RLState
 
-ACTIONS = 9  # maximum greens of the 8 phases and the waiting guard
 CLOCK = 5
 SMALLEST_P = 1e-4  # p-values below it look the same to the networks
 DAY_S = 86_400.0
@@ -28,9 +27,9 @@ class StateConfig:
 
 
 def make_state(x: Array, view: CityView, plan: Array, clock: Array, cfg: StateConfig) -> RLState:
-    """Puts road and city together. Args: x [I, 10], plan [I, 9] the action in force, clock [5]."""
+    """Puts road and city together. Args: x [I, 10], plan [I, A] the action in force, clock [5]."""
     num = x.shape[0]
-    chex.assert_shape([x, plan, clock], [(num, LOCAL), (num, ACTIONS), (CLOCK,)])
+    chex.assert_shape([x, plan, clock], [(num, LOCAL), (num, None), (CLOCK,)])
     return RLState(
         local=x,
         mean=view.mean,
@@ -50,12 +49,12 @@ def physical(state: RLState) -> Array:
 def clip_physical(x: Array) -> Array:
     """The nearest state that a road can have: nothing below 0 and at most everything not served."""
     chex.assert_axis_dimension(x, -1, LOCAL)
-    upper = jnp.full(LOCAL, jnp.inf).at[LOCAL - 1].set(1.0)
+    upper = jnp.concatenate([jnp.full(LOCAL - 1, jnp.inf), jnp.ones(1)])  # the share not served is last
     return jnp.clip(x, 0.0, upper)
 
 
 def features(state: RLState) -> Array:
-    """One row per intersection, [I, 2 H + 26]: x, mean, sigma, surprise, flag, plan, clock.
+    """One row per intersection, [I, 2 H + 17 + A]: x, mean, sigma, surprise, flag, plan, clock.
 
     Surprise is -log10 p, between 0 and 1 in units of its largest value: a small p-value should stand out.
     """

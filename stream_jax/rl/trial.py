@@ -93,8 +93,7 @@ def _scores(x: Array, cfg: AgentConfig) -> Array:
     price, worst = cfg.trial.price, cfg.trial.worst
 
     def step(x: Array) -> tuple[Array, Array]:
-        queue, wait, served = objective.broken(x, cfg.goal)
-        is_broken = (queue | wait | served).any()
+        is_broken = objective.broken(x, cfg.goal).any()
         kept = (objective.traffic(x, cfg.reward) - price * objective.nearness(x, cfg.goal).sum(-1)).mean()
         return jnp.where(is_broken, -price, jnp.maximum(kept, -price)), is_broken
 

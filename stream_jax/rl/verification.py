@@ -15,12 +15,11 @@ from jax import Array
 from stream_jax.rl import certificate, lyapunov, objective, world_model
 from stream_jax.rl.agent import Agent, AgentConfig
 from stream_jax.rl.certificate import DriftTerms
-from stream_jax.rl.constraints import costs, is_safe_episode, violating_steps, violation
 from stream_jax.rl.episodes import Episode, transitions
 from stream_jax.rl.state import physical
+from stream_jax.task import Limits, costs, is_safe_episode, violating_steps, violation
 from stream_jax.types import Transition
 
-COSTS = ("queue", "wait", "served")  # names of C1, C2 and C3
 ROUNDING = 1e-5  # actions that differ by less are the same
 
 
@@ -29,7 +28,7 @@ class Performance(NamedTuple):
 
     reward: Array  # [] the reward's traffic part, per step and intersection
     traffic: Array  # [] the measured traffic reward, per step
-    cost: Array  # [3] mean normalised violations, as learning sees them
+    cost: Array  # [C] mean relative violations, as learning sees them
     safe: Array  # [] share of episodes without a violating step
     violating: Array  # [] violating steps per episode
     certified: Array  # [] share of steps whose executed action satisfied the condition
@@ -115,7 +114,7 @@ def verify(agent: Agent, episodes: Episode, adjacency: Array, cfg: AgentConfig) 
 _drift_terms = jax.jit(drift_terms, static_argnames="cfg")
 
 
-def summary(measured: Performance) -> dict[str, float]:
-    """As a row for the log."""
+def summary(measured: Performance, limits: Limits) -> dict[str, float]:
+    """As a row for the log, with each cost under the name of its limit."""
     single = {name: float(value) for name, value in measured._asdict().items() if name != "cost"}
-    return single | {f"cost_{name}": float(c) for name, c in zip(COSTS, jnp.asarray(measured.cost), strict=True)}
+    return single | {f"cost_{name}": float(c) for name, c in zip(limits.names, jnp.asarray(measured.cost), strict=True)}

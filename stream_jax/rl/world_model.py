@@ -24,7 +24,7 @@ from stream_jax.rl.world_network import Network, Scaling, WorldConfig, apply, in
 from stream_jax.types import RLState, Transition
 
 SMALLEST_SCALE = 1e-3  # an input that varies less is constant and passes unscaled
-ActFn = Callable[[Array, RLState], tuple[Array, Any]]  # key, state -> action [I, 9], anything to keep
+ActFn = Callable[[Array, RLState], tuple[Array, Any]]  # key, state -> action [I, A], anything to keep
 
 
 class WorldParams(NamedTuple):
@@ -46,7 +46,7 @@ class ImaginedStep(NamedTuple):
     """What happened at an imagined step."""
 
     state: RLState
-    action: Array  # [I, 9]
+    action: Array  # [I, A]
     aux: Any  # what act_fn returned beside the action
     x_next: Array  # [I, 10]
     next_state: RLState
@@ -115,7 +115,7 @@ def inputs(state: RLState, action: Array, adjacency: Array) -> Array:
 
 
 def predict(params: WorldParams, state: RLState, action: Array, adjacency: Array, cfg: WorldConfig) -> Prediction:
-    """Every member's mean and noise for the next physical state under an action [I, 9]."""
+    """Every member's mean and noise for the next physical state under an action [I, A]."""
     chex.assert_equal_shape_prefix([state.local, action], 1)
     scaled = (inputs(state, action, adjacency) - params.scaling.centre) / params.scaling.scale
     mean, log_sigma = apply(params.network, scaled, cfg)  # [K, I, 10]

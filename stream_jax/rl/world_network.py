@@ -11,8 +11,8 @@ from typing import NamedTuple
 import jax
 from jax import Array
 
-from stream_jax.rl.constraints import LOCAL
 from stream_jax.rl.spectral import ACTIVATIONS, Layer, affine, init_layers, normalised
+from stream_jax.task import LOCAL
 
 
 @dataclasses.dataclass(frozen=True)

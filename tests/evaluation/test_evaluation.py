@@ -16,7 +16,7 @@ from experiments.evaluation.drives import (
 from experiments.evaluation.results import student
 from sim.loop import Episode
 from sim.session import Scenario
-from stream_jax.rl.constraints import Limits
+from stream_jax.task import Limits
 from stream_jax.types import RoadMeasurement
 
 NOWHERE = Scenario("none", (), 60, 120, 0, 0, np.zeros((1, 2)))

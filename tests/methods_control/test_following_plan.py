@@ -10,7 +10,7 @@ from sim.nema import decode_action
 from stream_jax.rl import agent as agents
 from stream_jax.rl import policy, trial
 from stream_jax.rl.agent import AgentConfig
-from stream_jax.rl.constraints import physical_state
+from stream_jax.task import physical_state
 from stream_jax.types import RoadMeasurement
 
 ROADS, SIGNALS = 3, 4

@@ -24,7 +24,7 @@ from experiments.stages.agent_road import CityDays
 from stream_jax.rl import improvement, policy, replay, trial, verification
 from stream_jax.rl import lycon_wrl_plus as lycon
 from stream_jax.rl.agent import blank_state
-from stream_jax.rl.constraints import Limits
+from stream_jax.task import Limits
 from stream_jax.types import CityView
 from tests.rl import toy_road
 from tests.rl.toy_road import ADJACENCY

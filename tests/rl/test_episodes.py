@@ -5,9 +5,9 @@ import dataclasses
 import jax
 import numpy as np
 
-from stream_jax.rl.constraints import Limits, costs
 from stream_jax.rl.episodes import flat_transitions, states, transitions
 from stream_jax.rl.state import StateConfig
+from stream_jax.task import Limits, costs
 from tests.rl.test_replay import episode
 
 LIMITS, CFG = Limits(queue=1.0), StateConfig()

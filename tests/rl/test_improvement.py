@@ -8,8 +8,8 @@ import numpy as np
 
 from stream_jax.rl import agent as agents
 from stream_jax.rl import improvement, ppo, world_model
-from stream_jax.rl.constraints import violation
 from stream_jax.rl.lyapunov import shortfall, value
+from stream_jax.task import violation
 from tests.rl.toy_road import ADJACENCY
 from tests.rl.toy_settings import CFG
 

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stream_jax.rl.constraints import Limits, costs
 from stream_jax.rl.objective import (
     RewardConfig,
     anomaly_reward,
@@ -22,6 +21,7 @@ from stream_jax.rl.objective import (
     traffic,
 )
 from stream_jax.rl.state import StateConfig, make_state
+from stream_jax.task import Limits, costs
 from tests.rl.toy_road import ADJACENCY, view
 
 CFG = RewardConfig()
@@ -126,9 +126,9 @@ def test_credit_stays_in_the_neighbourhood():
 
 def test_a_full_network_breaks_its_limit_everywhere_and_a_long_wait_where_it_is():
     x = jnp.zeros((4, 10)).at[1, 8].set(121.0 / 120.0).at[2, 9].set(0.9)  # 121 s at one; 77.5 % served, below 80 %
-    queue, wait, served = broken(x, LIMITS)
+    queue, wait, served = broken(x, LIMITS).T
     assert not queue.any() and wait.tolist() == [False, True, False, False] and served.all()
-    queue, wait, served = broken(x.at[2, 9].set(0.0).at[0, 0].set(4.1), LIMITS)  # 41 vehicles at one of four
+    queue, wait, served = broken(x.at[2, 9].set(0.0).at[0, 0].set(4.1), LIMITS).T  # 41 vehicles at one of four
     assert queue.all() and not served.any()
 
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import parameterized
 
-from stream_jax.rl.reward import traffic_reward
+from stream_jax.task import traffic_reward
 from stream_jax.types import RoadMeasurement
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from stream_jax.rl import lyapunov, safety
-from stream_jax.rl.constraints import Limits
 from stream_jax.rl.lyapunov import LyapunovConfig
 from stream_jax.rl.safety import FilterConfigs, FilterParams, SafetyConfig
 from stream_jax.rl.world_model import WorldParams
 from stream_jax.rl.world_network import Scaling, init_network
+from stream_jax.task import Limits
 from tests.rl.small_road import ADJACENCY, INPUTS, INTERSECTIONS, WORLD, random_state
 
 LYAPUNOV = LyapunovConfig(hidden=(8, 4))

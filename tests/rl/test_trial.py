@@ -11,8 +11,8 @@ import pytest
 from stream_jax.rl import lycon_wrl_plus as lycon
 from stream_jax.rl import policy, reaction, trial
 from stream_jax.rl.agent import TrialConfig, blank_state
-from stream_jax.rl.constraints import Limits
 from stream_jax.rl.safety import SafetyConfig
+from stream_jax.task import Limits
 from tests.rl import toy_road
 from tests.rl.toy_road import ADJACENCY
 from tests.rl.toy_settings import CFG

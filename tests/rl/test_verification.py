@@ -8,7 +8,7 @@ import numpy as np
 
 from stream_jax.rl import agent as agents
 from stream_jax.rl import certificate, lyapunov, replay, safety, verification
-from stream_jax.rl.constraints import Limits, violation
+from stream_jax.task import Limits, violation
 from tests.rl.test_replay import episode as noise
 from tests.rl.toy_road import ADJACENCY, HORIZON, INTERSECTIONS
 from tests.rl.toy_settings import CFG
@@ -82,7 +82,7 @@ def test_performance_counts_safe_episodes_and_violating_steps():
     np.testing.assert_allclose(measured.cost, [0.0, 0.5 / 24, 0.0], rtol=1e-5)
     # Reward 1 everywhere but for .5 * 1.5 at one of 96 intersections and steps.
     np.testing.assert_allclose(measured.reward, 1.0 - 0.75 / 96, rtol=1e-5)
-    assert verification.summary(measured)["cost_wait"] == float(measured.cost[1])
+    assert verification.summary(measured, CFG.limits)["cost_wait"] == float(measured.cost[1])
 
 
 def test_the_filter_intervened_where_another_action_was_executed_whatever_it_found_feasible():
@@ -108,5 +108,5 @@ def test_controllers_are_judged_by_the_goal_and_charged_by_the_limits_of_learnin
 
 def test_rows_on_disk_are_what_was_measured(tmp_path):
     replay.write(tmp_path, 0, EPISODES)
-    again = verification.summary(verification.performance(replay.read(tmp_path, 0), CFG))
-    assert again == verification.summary(verification.performance(EPISODES, CFG))
+    again = verification.summary(verification.performance(replay.read(tmp_path, 0), CFG), CFG.limits)
+    assert again == verification.summary(verification.performance(EPISODES, CFG), CFG.limits)

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stream_jax.rl.constraints import physical_state
 from stream_jax.rl.episodes import Episode
+from stream_jax.task import physical_state
 from stream_jax.types import CityView, RoadMeasurement
 
 INTERSECTIONS, HORIZON, STEPS = 4, 2, 12
@@ -43,13 +43,13 @@ _step = jax.jit(jax.vmap(step))
 _seen = jax.jit(jax.vmap(physical_state))
 
 
-def collect(policy_step, num_episodes, seed):
-    """Episodes of STEPS steps, all stepped at once; episode e belongs to seed + e."""
+def collect(policy_step, num_episodes, seed, actions=9):
+    """Episodes of STEPS steps, all stepped at once; episode e belongs to seed + e, entries after 8 do nothing."""
     seeds = np.arange(seed, seed + num_episodes)
     keys = jax.vmap(jax.random.key)(seeds)
     queue = 2.0 * jax.vmap(lambda key: jax.random.uniform(key, (INTERSECTIONS, 8)))(keys)
     batch = lambda tree: jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_episodes, *leaf.shape)), tree)  # noqa: E731
-    views, clock, plan = batch(view()), batch(jnp.zeros(5)), batch(jnp.zeros((INTERSECTIONS, 9)))
+    views, clock, plan = batch(view()), batch(jnp.zeros(5)), batch(jnp.zeros((INTERSECTIONS, actions)))
     _, road = _step(keys, queue, plan)
     moments, decisions, traffic = [(_seen(road), plan)], [], []
     for time in range(STEPS):

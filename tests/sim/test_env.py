@@ -12,7 +12,7 @@ from pettingzoo.test import parallel_api_test
 from sim.env import SignalEnv
 from sim.network import Network
 from sim.parallel_env import SignalParallelEnv
-from stream_jax.rl.constraints import Limits
+from stream_jax.task import Limits
 from tests.small_road import SHORT, default_session, small_network, small_scenario
 
 

@@ -15,7 +15,7 @@ from sim.loop import Tick, run_episodes
 from sim.nema import NemaController
 from sim.network import Network
 from sim.session import Scenario, Session
-from stream_jax.rl.constraints import Limits, costs, physical_state
+from stream_jax.task import Limits, costs, physical_state
 from stream_jax.types import RoadMeasurement
 from tests.small_road import RATE, SHORT, default_session, small_network, small_scenario
 

@@ -11,8 +11,8 @@ from sim.loop import Tick
 from stream_jax import store
 from stream_jax.rl import trial
 from stream_jax.rl.agent import AgentConfig, blank_state
-from stream_jax.rl.constraints import physical_state
 from stream_jax.rl.reaction import terms
+from stream_jax.task import physical_state
 from stream_jax.types import RLState, RoadMeasurement
 
 

@@ -16,12 +16,11 @@ from jax import Array
 from experiments.methods.control.task import Task, Trajectories, executed
 from stream_jax.rl import objective, world_model
 from stream_jax.rl.agent import AgentConfig, Decision
-from stream_jax.rl.constraints import costs
 from stream_jax.rl.episodes import Episode, states
 from stream_jax.rl.lycon_wrl_plus import PolicyStep
 from stream_jax.rl.safety import POLICY
-from stream_jax.rl.state import ACTIONS, advance_clock, clip_physical, features, make_state, physical, with_neighbours
-from stream_jax.rl.verification import COSTS
+from stream_jax.rl.state import advance_clock, clip_physical, features, make_state, physical, with_neighbours
+from stream_jax.task import costs
 from stream_jax.types import Certificate, CityView, RLState
 
 NO_SIGMA = jnp.array([0.0, jnp.inf])  # mean and unit under which the forecast's sigma counts nothing
@@ -31,7 +30,7 @@ MakeStep = Callable[[Array, Any, bool], PolicyStep]  # key, learner, whether to 
 
 def default_plan(state: RLState) -> Array:
     """What an action of 0 everywhere is."""
-    return jnp.zeros((physical(state).shape[0], ACTIONS))
+    return jnp.zeros_like(state.plan)
 
 
 def road_task(adjacency: Array, cfg: AgentConfig, plan: Plan = default_plan) -> Task:
@@ -62,8 +61,8 @@ def road_task(adjacency: Array, cfg: AgentConfig, plan: Plan = default_plan) -> 
         return state._replace(local=clip_physical(x_next), plan=driven(state, action), clock=clock)
 
     return Task(
-        actions=ACTIONS,
-        costs=len(COSTS),
+        actions=cfg.action.size,
+        costs=len(cfg.limits.bounds),
         observe=lambda state: with_neighbours(features(state), adjacency),
         reward=reward,
         credited=credited,

@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.nema import CONFLICT, GREEN, PHASES, YELLOW, existing_phases
+from sim.nema import CONFLICT, GREEN, YELLOW, existing_phases
 from sim.network import Network
+from stream_jax.task import PHASES
 
 YELLOW_S, ALL_RED_S = 3, 2  # as in the NEMA controller
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from absl.testing import parameterized
 
-from stream_jax.rl.constraints import (
+from stream_jax.task import (
     Limits,
     constraint_values,
     costs,
@@ -44,7 +44,8 @@ class ConstraintsTest(chex.TestCase, parameterized.TestCase):
         per_limit = self.variant(costs, static_argnums=1)(x, Limits())
         np.testing.assert_allclose(per_limit, [0.5, 0.25, 0.25], rtol=1e-5)
         np.testing.assert_allclose(self.variant(violation, static_argnums=1)(x, Limits()), 1.0, rtol=1e-5)
-        np.testing.assert_allclose(self.variant(constraint_values)(x), [75.0, 150.0, 0.6], rtol=1e-5)
+        values = self.variant(constraint_values, static_argnums=1)(x, Limits())
+        np.testing.assert_allclose([values[name] for name in Limits().names], [75.0, 150.0, 0.6], rtol=1e-5)
 
     @chex.variants(with_jit=True, without_jit=True)
     def test_a_limit_that_is_just_met_costs_nothing(self):
@@ -70,7 +71,8 @@ class ConstraintsTest(chex.TestCase, parameterized.TestCase):
         measured.queue[0, 3] = 12.0
         # Queue (12 + 0) / 2; the longer wait; (1 + 0.4) / 2 served -> 1 - 0.7 / 0.8 = 0.125.
         x = self.variant(physical_state)(measured)
-        np.testing.assert_allclose(constraint_values(x), [6.0, 180.0, 0.7], rtol=1e-5)
+        values = constraint_values(x, Limits())
+        np.testing.assert_allclose([values[name] for name in Limits().names], [6.0, 180.0, 0.7], rtol=1e-5)
         np.testing.assert_allclose(costs(x, Limits()), [0.0, 0.5, 0.125], rtol=1e-5)
 
     @chex.variants(with_jit=True, without_jit=True)
