@@ -4,7 +4,7 @@
   python examples/csv_to_forecasts.py taxis.csv       your table, with the columns vehicle, time, lon and lat
 
 The model here is tiny so that the script ends within a minute. For models of a useful size run
-`python experiments/run.py --dataset gps --raw taxis.csv`.
+`stream-jax run --dataset gps --raw taxis.csv`.
 """
 
 import argparse
