@@ -18,13 +18,20 @@ OURS = "lycon_wrl_plus"
 WAITS = (60, 120, 240, 480, 960, 1920)  # s, on a logarithmic axis
 
 
-def draw_all(folder: Path, rows: list[dict], found: dict[tuple[str, str], list[Episode]]) -> None:
-    """Draws every figure; `found` has the episodes of this run by level and controller."""
+def draw_all(
+    folder: Path, rows: list[dict], found: dict[tuple[str, str], list[Episode]], points: list[dict] = ()
+) -> None:
+    """Draws every figure.
+
+    Args:
+        found: the episodes of this run by level and controller.
+        points: of the curves of those that learned.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     safety(rows).savefig(folder / "safety.png", dpi=130)
     trade_off(rows).savefig(folder / "trade_off.png", dpi=130)
-    if any(row["metric"] == "curve" for row in rows):
-        learning_curves(rows).savefig(folder / "learning_curves.png", dpi=130)
+    if points:
+        learning_curves(points).savefig(folder / "learning_curves.png", dpi=130)
     for level in dict.fromkeys(level for level, _ in found):
         episodes = {name: runs for (of, name), runs in found.items() if of == level and runs}
         if episodes:
@@ -84,14 +91,14 @@ class Panels(NamedTuple):
     since_start: bool  # what changed since a seed's first validation: seeds meet other hours, easy or hard ones
 
 
-def learning_curves(rows: list[dict]) -> Figure:
+def learning_curves(points: list[dict]) -> Figure:
     """Validation over the share of the budget, mean over seeds, in rows of panels as `curve_panels` has them."""
     names = {"violating": "violating steps of an episode", "traffic": "traffic reward per step"}
-    groups = curve_panels(list(validations(rows, "violating")))
+    groups = curve_panels(list(validations(points, "violating")))
     figure = Figure(figsize=(11, 3.4 * len(groups)), layout="constrained")
     places = figure.subplots(len(groups), 2, squeeze=False)
     for column, (metric, title) in enumerate(names.items()):
-        found = validations(rows, metric)
+        found = validations(points, metric)
         for axes, group in zip(places[:, column], groups, strict=True):
             for place, method in enumerate(group.methods):
                 x, seen = list(found[method]), np.array(list(found[method].values()))  # [P], [P, seeds]
@@ -103,7 +110,7 @@ def learning_curves(rows: list[dict]) -> Figure:
             axes.set(xlabel="share of the simulated steps", title=title + ", change" * group.since_start)
     for axes, group in zip(places[:, -1], groups, strict=True):
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7, title=group.what, title_fontsize=8)
-    figure.suptitle(f"{city_of(rows[0])}: validation while learning; bands from seed to seed", fontsize=10)
+    figure.suptitle(f"{city_of(points[0])}: validation while learning; bands from seed to seed", fontsize=10)
     return figure
 
 
@@ -127,16 +134,15 @@ def curve_panels(learners: list[str]) -> list[Panels]:
     return [group for group in groups if group and group.methods]
 
 
-def validations(rows: list[dict], metric: str) -> dict[str, dict[float, list[float]]]:
+def validations(points: list[dict], metric: str) -> dict[str, dict[float, list[float]]]:
     """Of each learner: its values at every validation, by the share of its simulated steps made until then."""
     found: dict[str, dict[float, list[float]]] = {}
-    curves = [row for row in rows if row["metric"] == "curve"]
-    for method, seed in dict.fromkeys((row["method"], row["seed"]) for row in curves):
-        mine = [row for row in curves if (row["method"], row["seed"]) == (method, seed)]
-        made = np.cumsum([row.get("episodes", 1) for row in mine])
-        for row, done in zip(mine, made / made[-1], strict=True):
-            if row["kind"] == "validation":
-                found.setdefault(method, {}).setdefault(round(float(done), 3), []).append(float(row[metric]))
+    for method, seed in dict.fromkeys((point["method"], point["seed"]) for point in points):
+        mine = [point for point in points if (point["method"], point["seed"]) == (method, seed)]
+        made = np.cumsum([point.get("episodes", 1) for point in mine])
+        for point, done in zip(mine, made / made[-1], strict=True):
+            if point["kind"] == "validation":
+                found.setdefault(method, {}).setdefault(round(float(done), 3), []).append(float(point[metric]))
     return found
 
 

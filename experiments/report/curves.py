@@ -18,9 +18,9 @@ VERDICT = {
 }
 
 
-def curves(out: Path, control_rows: list[dict]) -> list[dict]:
+def curves(out: Path, learning: list[dict]) -> list[dict]:
     """Named series over epochs or iterations, one chart each."""
-    return forecaster_curves(out / "forecast") + agent_curves(control_rows)
+    return forecaster_curves(out / "forecast") + agent_curves(learning)
 
 
 def forecaster_curves(folder: Path) -> list[dict]:
@@ -42,9 +42,9 @@ def forecaster_curves(folder: Path) -> list[dict]:
     return made
 
 
-def agent_curves(rows: list[dict]) -> list[dict]:
+def agent_curves(points: list[dict]) -> list[dict]:
     """What validation showed after each iteration of learning, a line for each seed."""
-    points = [row for row in rows if row["metric"] == "curve" and row.get("kind") == "validation"]
+    points = [point for point in points if point.get("kind") == "validation"]
     made = []
     for method in dict.fromkeys(row["method"] for row in points):
         mine = [row for row in points if row["method"] == method]

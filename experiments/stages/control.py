@@ -13,7 +13,7 @@ from data import loader
 from data.loader import TrafficDataset
 from experiments.cli.networks import city_of, control_folder, grid_side, network_name
 from experiments.cli.options import SIDES, RunOptions
-from experiments.evaluation import results
+from experiments.evaluation import curves, results
 from experiments.evaluation.drives import NOTHING, Scores, by_hour, evaluate, in_hindsight, summarise
 from experiments.methods.control.controllers import NAMES, REFERENCE, check_controllers, make_method
 from experiments.report import control_figures
@@ -34,6 +34,7 @@ from sim.loop import Episode
 from sim.nema import existing_phases
 from sim.network import GridConfig, Network
 
+CURVE = "curve"  # the metric of what is no number but a point of a learning curve
 SHOWN = {
     "safety": "safe %",
     "violating_steps": "viol. steps",
@@ -91,7 +92,9 @@ def control(args: RunOptions, out: Path, console: Console) -> Path:
         reference = by_hour(found.get((level.name, REFERENCE), []), level.limits)
         for name in sorted(learned, key=lambda name: name != OURS):  # the others are compared with it
             rows = team.rows(name, level, training, scenarios, reference, is_judged)
-            write(rows_file, [common | row for row in rows], level)
+            write(rows_file, [common | row for row in rows if row["metric"] != CURVE], level)
+            points = [common | row for row in rows if row["metric"] == CURVE]
+            curves.write(rows_file, curves.of_learning(points))
         for name in names if is_judged else ():  # again, now that there is an L to judge them by
             rows = level_rows(found, level, name, rate, team.hours.get(level.name, NOTHING))
             if rows:
@@ -103,7 +106,7 @@ def control(args: RunOptions, out: Path, console: Console) -> Path:
             drives += team.drives.get(level.name, []) if team else []
             write(rows_file, [common | row for row in hindsight_rows(drives, level, rate, reference)], level)
     rows = [row for row in results.read_rows(rows_file) if row.get("network") == network_name(args)]
-    control_figures.draw_all(folder, rows, found)
+    control_figures.draw_all(folder, rows, found, curves.learning(rows_file, network_name(args)))
     print_tables(rows, console)
     console.print(f"rows: {rows_file}   figures: {folder}")
     return rows_file

@@ -4,7 +4,6 @@ A controller has the same weights at every intersection, so that one that learne
 """
 
 import dataclasses
-import io
 import json
 import zipfile
 from pathlib import Path
@@ -15,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from data.errors import DataError
-from data.spark_etl import shards
+from experiments.stages import packed_weights
 from stream_jax.checkpoint import first_difference
 from stream_jax.rl.agent import AgentConfig
 
@@ -51,7 +50,7 @@ def content(path: Path) -> bytes:
 def write(path: Path, controller: Controller) -> None:
     """Writes a controller, whole or not at all; arrays and JSON only."""
     about = json.dumps(controller._replace(weights=None)._asdict(), default=str).encode()
-    shards.write_arrays(path, **_named(controller.weights), **{ABOUT: np.frombuffer(about, np.uint8)})
+    packed_weights.write(path, _named(controller.weights) | {ABOUT: np.frombuffer(about, np.uint8)})
 
 
 def read(path: Path, like: Any, config: dict) -> Controller:
@@ -61,11 +60,12 @@ def read(path: Path, like: Any, config: dict) -> Controller:
         like: a pytree of the shapes and types that are expected.
         config: the settings that the controller will act with, as `dataclasses.asdict` gives them.
     """
-    stored = io.BytesIO(content(path))
+    stored = content(path)
     try:
-        with np.load(stored, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+        arrays = packed_weights.read(path, stored)
         found = Controller(**json.loads(arrays.pop(ABOUT).tobytes()))
+    except FileNotFoundError:
+        raise DataError(f"{path} needs {packed_weights.COMMON} beside it; copy the whole folder.") from None
     except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
         raise DataError(f"{path} is damaged or no controller; get it again, or leave --trained out.") from None
     known = json.loads(json.dumps(config))

@@ -13,6 +13,7 @@ from rich.markup import escape
 from data import loader
 from experiments.cli.networks import control_folder, network_name, report_file
 from experiments.cli.options import RunOptions
+from experiments.evaluation import curves
 from experiments.report import curves as report_curves
 from experiments.report import map as report_map
 from experiments.report.html import cards, details, json_block, markdown, section
@@ -37,7 +38,7 @@ def report(args: RunOptions, out: Path, console: Console) -> Path:
     controlled = ours.picked(out / "results" / name / "control.jsonl", network)
     control = control_folder(out, network)
     data = {"city": report_map.city(out, dataset), "road": report_map.road(control, args.demand_factor)}
-    data["curves"] = report_curves.curves(out, controlled)
+    data["curves"] = report_curves.curves(out, curves.learning(out / "results" / name / "control.jsonl", network))
     title = f"{name}: forecast, detect, control" + (f" on {network}" if network else "")
     page = string.Template((PAGE / "template.html").read_text()).substitute(
         title=html.escape(title),

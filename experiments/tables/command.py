@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import tyro
 
 from experiments.cli.reading import UNSET, read
-from experiments.evaluation import results
+from experiments.evaluation import curves
 from experiments.report import control_figures
 from experiments.tables import ours, paper, readme_tables
 from experiments.tables.render import ALL, paper_table, paper_tables, write
@@ -52,8 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         told = (ours.load(args.results), args.dataset, f"-{args.variant}" if args.variant else "")
         print(paper_tables(*told) if args.table == ALL else paper_table(args.table, *told))
     elif args.curves:
-        rows = results.read_rows(args.results / args.dataset / "control.jsonl")
-        control_figures.learning_curves([row for row in rows if "network" not in row]).savefig(args.curves, dpi=130)
+        points = curves.learning(args.results / args.dataset / "control.jsonl", network=None)
+        control_figures.learning_curves(points).savefig(args.curves, dpi=130)
     elif args.write:
         for page in args.write:
             write(page, args.results)

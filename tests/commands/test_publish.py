@@ -2,13 +2,17 @@
 
 import json
 
+import chex
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from data.errors import DataError
 from experiments import publish
 from experiments.cli import plan
-from experiments.evaluation import results
-from experiments.stages import final_controllers
+from experiments.evaluation import curves, results
+from experiments.stages import final_controllers, packed_weights
 from experiments.stages.final_controllers import Controller
 from tests.small_city import write_small_city
 
@@ -72,7 +76,7 @@ def test_the_rows_of_one_stage_can_be_published_alone(run, tmp_path, capsys):
     assert "no results rows of control yet" in capsys.readouterr().out
     assert publish.main([str(run), *to, "--stages", "detect"]) == 0
     written = {path.name for path in (tmp_path / "results" / "alone").iterdir()}
-    assert written == {"detect.jsonl", publish.COMMANDS}
+    assert written == {"detect.jsonl", results.RUNS, publish.COMMANDS}
 
 
 def test_a_run_without_rows_is_refused_in_one_sentence(tmp_path, capsys):
@@ -116,6 +120,53 @@ def test_other_targets_than_the_headline_one_keep_our_own_rates_alone(run, tmp_p
     assert len([row for row in kept if row["level"] != 0.2]) == 8
     (other,) = [row for row in kept if row["level"] == 0.2]
     assert (other["method"], other["metric"]) == ("crfn_by", "fdr_step")
+
+
+def test_leads_loads_and_targets_become_curves_and_what_tables_ask_for_stays_a_row(run, tmp_path):
+    row = ROW | {"method": "ours", "fold": "all", "seed": 0}
+    rows = [row | {"metric": f"{name}_h{lead}", "value": lead / 8} for name in ("crps", "nrmse") for lead in (1, 4)]
+    rows += [row | {"metric": "coverage_load_2", "value": 0.75}]
+    results.write_rows(run / "results" / "small" / "forecast.jsonl", rows)
+    rate = ROW | {"stage": "detect", "method": "crfn_by", "arm": "full+by", "seed": 0, "metric": "fdr_step"}
+    rows = [
+        rate | {"scenario": scenario, "level": level, "value": level, "lower": 0.0, "upper": 0.5}
+        for scenario in ("injected", "contaminated")
+        for level in (0.05, 0.2)
+    ]
+    results.write_rows(run / "results" / "small" / "detect.jsonl", rows)
+    for _ in range(2):  # what is published again is the same
+        publish.publish(run, tmp_path / "results")
+        folder = tmp_path / "results" / "small"
+        assert [one["metric"] for one in results.read_rows(folder / "forecast.jsonl")] == ["nrmse_h4"]
+        lead, load = curves.read(folder / "forecast.jsonl")
+        assert lead["columns"] == {"lead": [1, 4], "seed": [0, 0], "crps": [0.125, 0.5], "nrmse": [0.125, 0.5]}
+        assert load["columns"] == {"load": [2], "seed": [0], "coverage": [0.75]}
+        assert {one["scenario"] for one in results.read_rows(folder / "detect.jsonl")} == {"injected"}
+        (rates,) = curves.read(folder / "detect.jsonl")
+        found = [(point["level"], point["fdr_step"], point["fdr_step_upper"]) for point in curves.points([rates])]
+        assert found == [(0.05, 0.05, 0.5), (0.2, 0.2, 0.5)] and rates["scenario"] == "contaminated"
+
+
+def test_weights_that_several_controllers_have_are_kept_once_and_come_back_to_the_bit(run, tmp_path):
+    folder, key = run / "control" / final_controllers.FOLDER, jax.random.key(0)
+    world, actor = jax.random.normal(key, (64, 64)), jax.random.normal(key, (9,))
+    learned = {name: {"world": world, "actor": actor + k, "fitted": True} for k, name in enumerate(("ppo", "cpo"))}
+    for name, weights in learned.items():
+        path = final_controllers.file_of(folder, name, 0)
+        final_controllers.write(path, Controller(weights, {}, [], {"network": "grid-2x2"}))
+    row = ROW | {"stage": "control", "method": "ppo", "level": "heavy", "value": 0.5}
+    results.write_rows(run / "results" / "small" / "control.jsonl", [row])
+    for _ in range(2):
+        publish.publish(run, tmp_path / "results")
+    kept = tmp_path / "results" / "small" / final_controllers.FOLDER
+    for name, weights in learned.items():
+        path = final_controllers.file_of(kept, name, 0)
+        like = jax.tree.map(jnp.asarray, weights)
+        chex.assert_trees_all_equal(final_controllers.read(path, like, {}).weights, like)
+        assert path.stat().st_size < world.nbytes / 4
+    (kept / packed_weights.COMMON).unlink()
+    with pytest.raises(DataError, match="copy the whole folder"):
+        final_controllers.read(path, like, {})
 
 
 def test_a_controller_keeps_its_rows_at_levels_that_were_not_driven_again(run, tmp_path):

@@ -238,7 +238,7 @@ def test_a_rival_learns_in_sumo_by_its_name_and_is_read_back(tmp_path, console, 
     file = control_stage.control(args, tmp_path, console)
     rows = [row for row in results.read_rows(file) if row["method"] == "ppo"]
     of = {row["metric"]: row for row in rows}
-    assert {"reward", "safety", "violating_steps", "travel_time", "reward_minus_default", "curve"} <= set(of)
+    assert {"reward", "safety", "violating_steps", "travel_time", "reward_minus_default"} <= set(of)
     # Two iterations of 4 episodes, of which ours has one and a race instead, and two validations on 2; a smoke episode
     # has 60 s + 300 s.
     assert of["sumo_steps"]["value"] == (2 * 4 + 2 * 2) * 360

@@ -6,7 +6,7 @@ import pytest
 from data import loader
 from experiments.cli import options
 from experiments.cli.networks import control_folder, network_name
-from experiments.evaluation import results
+from experiments.evaluation import curves, results
 from experiments.stages import agent_stage, keeping, report
 from experiments.stages import control as control_stage
 from experiments.stages.agent_road import CityDays
@@ -98,7 +98,9 @@ def test_a_grid_of_another_size_is_driven_and_learned_beside_the_presets(run, co
     mine = [row for row in rows if row.get("network") == "grid-3x3"]
     assert len(mine) + len(before) == len(rows)
     of = {row["metric"] for row in mine if row["method"] == "lycon_wrl_plus"}
-    assert {"safety", "reward", "reward_minus_default", "curve", "certificate_verdict", "sumo_steps"} <= of
+    assert {"safety", "reward", "reward_minus_default", "certificate_verdict", "sumo_steps"} <= of
+    learned = curves.learning(run / "results" / "small" / "control.jsonl", "grid-3x3")
+    assert "curve" not in of and {point["method"] for point in learned} == {"lycon_wrl_plus"}
     judged = [row for row in mine if row["metric"] == "decrease_under_ours"]
     assert {row["method"] for row in judged} == {"default_plan", "lycon_wrl_plus"}
     assert all(0 <= row["value"] <= 1 for row in judged)

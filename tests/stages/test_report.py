@@ -11,7 +11,7 @@ from rich.console import Console
 from data import loader
 from data.spark_etl import shards
 from experiments.cli import options
-from experiments.evaluation import results
+from experiments.evaluation import curves, results
 from experiments.report import curves as report_curves
 from experiments.report import html as report_html
 from experiments.report import map as report_map
@@ -102,12 +102,13 @@ def write_control(out: Path) -> None:
         row | {"metric": f"certificate_{name}", "seed": 0, "value": value}
         for name, value in (("verdict", "the drift bound"), ("identity_holds", True), ("bound_upper", 0.25))
     ]
-    rows += [
-        row
-        | {"metric": "curve", "seed": 0, "kind": "validation", "iteration": k, "traffic": v, "safe": v, "intervened": v}
+    file = out / "results" / "small" / "control.jsonl"
+    results.write_rows(file, rows)
+    points = [
+        row | {"seed": 0, "kind": "validation", "iteration": k, "traffic": v, "safe": v, "intervened": v}
         for k, v in enumerate((0.1, 0.4))
     ]
-    results.write_rows(out / "results" / "small" / "control.jsonl", rows)
+    curves.write(file, curves.of_learning(points))
 
 
 @pytest.fixture(scope="module")
