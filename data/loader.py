@@ -15,7 +15,7 @@ import numpy as np
 
 from data.errors import DataError
 from data.spark_etl import shards
-from stream_jax.types import ForecastData, RoadGraph, TrafficSeries, TrafficWindow
+from stream_jax.types import ForecastData, RoadGraph, TrafficSeries, TrafficWindow, on_host
 
 DAY_S = 86_400
 
@@ -64,11 +64,13 @@ class TrafficDataset:
         """The whole recording with its calendar, for models that keep it on the device."""
         shard = self.steps(0, self.manifest["steps"])
         slot = self.slots(shard.time)
-        return TrafficSeries(shard.values, shard.observed, clock_of(slot, DAY_S // self.manifest["bin_s"]), slot)
+        clock = clock_of(slot, DAY_S // self.manifest["bin_s"])
+        return TrafficSeries(on_host(shard.values), on_host(shard.observed), on_host(clock), on_host(slot))
 
     def forecast_data(self, fold: int = 0) -> ForecastData:
         """What a forecaster is fitted on."""
-        return ForecastData(self.series(), self.graph, self.origins("train", fold), self.origins("val", fold))
+        train, val = self.origins("train", fold), self.origins("val", fold)
+        return ForecastData(self.series(), self.graph, on_host(train), on_host(val))
 
     def slots(self, time: np.ndarray) -> np.ndarray:
         """Local step of the week of each time, 0 = Monday 00:00. [T] int32"""
@@ -100,7 +102,7 @@ class TrafficDataset:
             origins = rng.permutation(origins)
         for first in range(0, len(origins), batch_size):
             windows = [self._window(int(origin), target) for origin in origins[first : first + batch_size]]
-            yield TrafficWindow(*(np.stack(field) for field in zip(*windows, strict=True)))
+            yield TrafficWindow(*(on_host(np.stack(field)) for field in zip(*windows, strict=True)))
 
     def events(self) -> dict[str, np.ndarray] | None:
         """Labels [L, N] and the list of incidents, or None when the recording has no incident log."""
@@ -112,8 +114,13 @@ class TrafficDataset:
         window, horizon = self.manifest["window"], self.manifest["horizon"]
         piece = self.steps(origin - window + 1, origin + horizon + 1)
         clock = clock_of(self.slots(piece.time), DAY_S // self.manifest["bin_s"])
-        ahead = (piece.values[window:, :, target], piece.observed[window:, :, target])
-        return TrafficWindow(piece.values[:window], piece.observed[:window], *ahead, clock)
+        return TrafficWindow(
+            on_host(piece.values[:window]),
+            on_host(piece.observed[:window]),
+            on_host(piece.values[window:, :, target]),
+            on_host(piece.observed[window:, :, target]),
+            on_host(clock),
+        )
 
 
 def load(folder: Path, verify: bool = False) -> TrafficDataset:
@@ -130,8 +137,8 @@ def load(folder: Path, verify: bool = False) -> TrafficDataset:
                 f"{folder / entry['file']} does not match the manifest; delete its folder and run etl again."
             )
     arrays = shards.read_arrays(folder / shards.GRAPH)
-    edges = (arrays[name] for name in ("senders", "receivers", "edge_features"))
-    graph = RoadGraph(*edges, arrays["position"].astype(np.float32))
+    senders, receivers, features = (on_host(arrays[name]) for name in ("senders", "receivers", "edge_features"))
+    graph = RoadGraph(senders, receivers, features, on_host(arrays["position"].astype(np.float32)))
     geometry = {name: arrays[name] for name in ("ids", "position", "lonlat", "outline", "outline_start")}
     return TrafficDataset(folder, manifest, graph, geometry, maps)
 

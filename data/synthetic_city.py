@@ -104,9 +104,10 @@ def write_city(folder: Path, cfg: CityConfig, on_day: Callable[[], object] = lam
     for day in range(cfg.days):
         fleet, weather, fixes = synthetic_traffic.drive_day(cfg, world, incidents, fleet, weather, day, traffic_rng)
         ready, waiting = _part_open_legs([*waiting, *fixes], fleet, is_last=day == cfg.days - 1)
-        offset = datetime.datetime.fromtimestamp(midnight_s(cfg, day), zone).utcoffset()
+        midnight = datetime.datetime.fromtimestamp(midnight_s(cfg, day), zone)
+        offset_s = round(midnight.replace(tzinfo=datetime.UTC).timestamp() - midnight.timestamp())
         spoiled = synthetic_formats.spoil(cfg, _in_degrees(cfg, ready), fault_rng)
-        written = WRITERS[cfg.dataset](folder, cfg, spoiled, int(offset.total_seconds()), fault_rng)
+        written = WRITERS[cfg.dataset](folder, cfg, spoiled, offset_s, fault_rng)
         total = Written(*(a + b for a, b in zip(total, written, strict=True)))
         on_day()
     files = tuple(sorted(path for path in folder.rglob("*") if path.is_file()))

@@ -3,9 +3,15 @@
 Axes: S seeds, B batch, T history, H horizon, N cells, E edges, F features, C clusters, I intersections, K ensemble.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
+import numpy as np
 from jax import Array
+
+
+def on_host(array: np.ndarray | np.generic) -> Array:
+    """A numpy array, unchanged, as a field of a pytree: compiled functions take it like one on the device."""
+    return cast(Array, array)
 
 
 class RoadGraph(NamedTuple):

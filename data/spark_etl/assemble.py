@@ -49,8 +49,8 @@ def square_cells(ids: np.ndarray, spec: CitySpec) -> Cells:
     """Geometry of grid squares."""
     row, column = np.divmod(ids, spec.columns)
     corner = np.stack([column, row], axis=1) * spec.square_m
-    to_degrees = np.array([1 / spec.box.metres_per_lon, 1 / spec.box.metres_per_lat])
-    origin = np.array([spec.box.lon_min, spec.box.lat_min])
+    to_degrees = np.array([1 / spec.area.metres_per_lon, 1 / spec.area.metres_per_lat])
+    origin = np.array([spec.area.lon_min, spec.area.lat_min])
     ring = np.array([[0, 0], [1, 0], [1, 1], [0, 1]]) * spec.square_m
     outline = ((corner[:, None] + ring) * to_degrees + origin).reshape(-1, 2)
     position = corner + spec.square_m / 2
@@ -74,21 +74,25 @@ def to_metres(lonlat: np.ndarray, box) -> np.ndarray:
 def cell_finder(cells: Cells, spec: CitySpec, zones: Zones | None) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """A function from (lon, lat) to the index of the cell that holds them, -1 for none; host side, for event logs."""
 
-    def in_zones(lon: np.ndarray, lat: np.ndarray) -> np.ndarray:
-        point, zone = shapely.STRtree(zones.polygons).query(shapely.points(lon, lat), predicate="intersects")
-        cell = np.full(len(lon), -1)
-        cell[point[::-1]] = zone[::-1]  # a point on a border: the smaller index
-        return cell
-
     def in_squares(lon: np.ndarray, lat: np.ndarray) -> np.ndarray:
-        column = np.floor((lon - spec.box.lon_min) * spec.box.metres_per_lon / spec.square_m)
-        row = np.floor((lat - spec.box.lat_min) * spec.box.metres_per_lat / spec.square_m)
+        column = np.floor((lon - spec.area.lon_min) * spec.area.metres_per_lon / spec.square_m)
+        row = np.floor((lat - spec.area.lat_min) * spec.area.metres_per_lat / spec.square_m)
         is_inside = (column >= 0) & (column < spec.columns) & (row >= 0)
         place = np.where(is_inside, row * spec.columns + column, -1)
         index = np.searchsorted(cells.ids, place).clip(max=len(cells.ids) - 1)
         return np.where(cells.ids[index] == place, index, -1)
 
-    return in_zones if zones else in_squares
+    if zones is None:
+        return in_squares
+    tree = shapely.STRtree(zones.polygons)
+
+    def in_zones(lon: np.ndarray, lat: np.ndarray) -> np.ndarray:
+        point, zone = tree.query(shapely.points(lon, lat), predicate="intersects")
+        cell = np.full(len(lon), -1)
+        cell[point[::-1]] = zone[::-1]  # a point on a border: the smaller index
+        return cell
+
+    return in_zones
 
 
 def fill_track_shard(

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import shapely
-from scipy.spatial import cKDTree
+from scipy.spatial import KDTree
 
 MAX_TRANSITIONS = 8  # strongest senders kept for each receiver
 MIN_TRANSITIONS = 5  # a rarer transition may be GPS noise
@@ -25,7 +25,8 @@ def square_neighbours(ids: np.ndarray, columns: int) -> tuple[np.ndarray, np.nda
     """Ordered pairs of kept squares that share a side or a corner, as indices into `ids`."""
     row, column = np.divmod(ids, columns)
     near = np.maximum(abs(row[:, None] - row), abs(column[:, None] - column)) == 1
-    return np.nonzero(near)
+    one, other = np.nonzero(near)
+    return one, other
 
 
 def polygon_neighbours(polygons: list) -> tuple[np.ndarray, np.ndarray]:
@@ -37,7 +38,7 @@ def polygon_neighbours(polygons: list) -> tuple[np.ndarray, np.ndarray]:
 def nearest_neighbours(position: np.ndarray, count: int = NUM_NEAREST) -> tuple[np.ndarray, np.ndarray]:
     """Each point with its `count` nearest others as senders."""
     count = min(count, len(position) - 1)
-    _, index = cKDTree(position).query(position, k=count + 1)
+    _, index = KDTree(position).query(position, k=count + 1)
     receivers = np.repeat(np.arange(len(position)), count)
     senders = np.array([[j for j in row if j != i][:count] for i, row in enumerate(index.reshape(len(position), -1))])
     return senders.reshape(-1).astype(np.int64), receivers

@@ -48,10 +48,10 @@ def run_job(spark: SparkSession, cfg: JobConfig, inputs: RawInputs, out: Path, c
     check_timezone(cfg.spec.timezone)
     try:
         with shards.atomic_folder(out) as folder:
-            if cfg.spec.source == "sensors":
+            if cfg.sensors is not None:
                 parts = sensor_parts(spark, cfg.spec, cfg.sensors, folder, console)
             else:
-                is_local = spark.sparkContext.master.startswith("local")
+                is_local = str(spark.sparkContext.master).startswith("local")
                 parts = _vehicle_parts(
                     spark, cfg, expand_bzip2(inputs, scratch) if is_local else inputs, folder, console
                 )
@@ -74,9 +74,10 @@ def _vehicle_parts(spark: SparkSession, cfg: JobConfig, inputs: RawInputs, folde
         raise DataError(tables.why_nothing_is_left(rows, cfg.spec, inputs))
     rows_in, dropped = table.funnel.counts()
     spec = table.spec
-    first, last = assemble.recording_span(*np.array(live).T, 86_400 // spec.bin_s)
+    step, points = np.array(live).T
+    first, last = assemble.recording_span(step, points, 86_400 // spec.bin_s)
     num_steps = last - first + 1
-    dropped["stray_time"] = sum(points for step, points in live if not first <= step <= last)
+    dropped["stray_time"] = int(points[(step < first) | (step > last)].sum())
     table = table._replace(frame=table.frame.filter(F.col("step").between(first, last)))
     _check_span(first * spec.bin_s, last * spec.bin_s, inputs)
     folds = split_recording(num_steps, 86_400 // spec.bin_s, spec.window, spec.horizon)
@@ -146,9 +147,10 @@ def _graph(table: tables.Table, cells: graph.Cells, first_step: int, end_step: i
     counts = np.zeros((num_cells, num_cells), np.int64)
     if table.zones:
         return graph.build_graph(cells.position, graph.polygon_neighbours(table.zones.polygons), counts)
-    moved = table.transitions(first_step, end_step).toPandas()
-    moved = moved[moved["origin"].isin(cells.ids) & moved["place"].isin(cells.ids)]
-    counts[np.searchsorted(cells.ids, moved["origin"]), np.searchsorted(cells.ids, moved["place"])] = moved["count"]
+    if table.transitions:
+        moved = table.transitions(first_step, end_step).toPandas()
+        moved = moved[moved["origin"].isin(cells.ids) & moved["place"].isin(cells.ids)]
+        counts[np.searchsorted(cells.ids, moved["origin"]), np.searchsorted(cells.ids, moved["place"])] = moved["count"]
     return graph.build_graph(cells.position, graph.square_neighbours(cells.ids, table.spec.columns), counts)
 
 

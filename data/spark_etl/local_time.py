@@ -30,13 +30,13 @@ def offset_changes(timezone: str) -> tuple[int, tuple[Change, ...]]:
     changes, day = [], timedelta(days=1)
     for index in range((LAST_YEAR - FIRST_YEAR) * 366):
         low, high = start + index * day, start + (index + 1) * day
-        before, after = _offset(low, zone), _offset(high, zone)
+        before, after = offset_s(low, zone), offset_s(high, zone)
         if before != after:
             while high - low > timedelta(seconds=1):
                 middle = low + (high - low) // 2
-                low, high = (middle, high) if _offset(middle, zone) == before else (low, middle)
+                low, high = (middle, high) if offset_s(middle, zone) == before else (low, middle)
             changes.append(Change(round(high.timestamp()), before, after))
-    return _offset(start, zone), tuple(changes)
+    return offset_s(start, zone), tuple(changes)
 
 
 def local_to_unix(local_s: Column, timezone: str) -> tuple[Column, Column]:
@@ -59,5 +59,7 @@ def local_to_unix(local_s: Column, timezone: str) -> tuple[Column, Column]:
     return F.when(~is_skipped, time_s), is_skipped
 
 
-def _offset(moment: datetime, zone: ZoneInfo) -> int:
-    return round(moment.astimezone(zone).utcoffset().total_seconds())
+def offset_s(moment: datetime, zone: ZoneInfo) -> int:
+    """By how many seconds the clocks of a zone are ahead of UTC at a moment."""
+    local = moment.astimezone(zone)
+    return round(local.replace(tzinfo=UTC).timestamp() - local.timestamp())

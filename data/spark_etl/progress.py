@@ -11,6 +11,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -45,7 +46,7 @@ def spark_progress(spark: SparkSession, what: str, console: Console) -> Iterator
             watcher.join()
 
 
-def _watch(spark: SparkSession, bar: Progress, task: int, done: threading.Event) -> None:
+def _watch(spark: SparkSession, bar: Progress, task: TaskID, done: threading.Event) -> None:
     tracker = spark.sparkContext.statusTracker()
     stages: dict[int, tuple[int, int]] = {}
     while not done.wait(POLL_S):
@@ -54,7 +55,8 @@ def _watch(spark: SparkSession, bar: Progress, task: int, done: threading.Event)
             if info is not None:
                 stages[stage] = (info.numCompletedTasks, info.numTasks)
         for stage in stages.keys() - set(tracker.getActiveStageIds()):
-            stages[stage] = (stages[stage][1],) * 2
+            total = stages[stage][1]
+            stages[stage] = (total, total)
         if stages:
             finished, total = map(sum, zip(*stages.values(), strict=True))
             bar.update(task, completed=finished, total=total)

@@ -14,6 +14,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from data.spark_etl import shards
+from data.spark_etl.local_time import offset_s
 
 matplotlib.use("Agg")
 
@@ -93,7 +94,7 @@ def _speeds(manifest: dict, values: np.ndarray, observed: np.ndarray) -> Figure:
 def _local(time: np.ndarray, manifest: dict) -> np.ndarray:
     """Timestamps to plot; wall-clock offsets are those at each step."""
     zone = ZoneInfo(manifest["timezone"])
-    offset = [datetime.fromtimestamp(int(t), UTC).astimezone(zone).utcoffset().total_seconds() for t in time[::96]]
+    offset = [offset_s(datetime.fromtimestamp(int(t), UTC), zone) for t in time[::96]]
     return (time + np.repeat(offset, 96)[: len(time)]).astype("datetime64[s]")
 
 

@@ -113,12 +113,19 @@ class CitySpec:
     horizon: int = 4
 
     @property
+    def area(self) -> Box:
+        """The box, once it is known."""
+        if self.box is None:
+            raise ValueError(f"the box of {self.dataset} is not known before its data are read")
+        return self.box
+
+    @property
     def columns(self) -> int:
-        return math.ceil(self.box.width_m / self.square_m)
+        return math.ceil(self.area.width_m / self.square_m)
 
     @property
     def rows(self) -> int:
-        return math.ceil(self.box.height_m / self.square_m)
+        return math.ceil(self.area.height_m / self.square_m)
 
 
 BEIJING = Box(116.20, 39.75, 116.60, 40.05)

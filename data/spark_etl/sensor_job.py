@@ -22,10 +22,10 @@ def sensor_parts(
     """Shards and graph of a sensor matrix; one cell a sensor, in the order of the columns."""
     with spark_progress(spark, "reading the sensors", console):
         readings, names = sensors.read_sensors(spark, source, spec.timezone, folder)
-        total, problems = readings.agg(F.count(F.lit(1)), F.count_if(F.col("time_s").isNull())).first()
+        total, problems = readings.agg(F.count(F.lit(1)), F.count_if(F.col("time_s").isNull())).collect()[0]
         usable = readings.filter(F.col("time_s").isNotNull())
         table = sensors.readings_to_table(usable, spec.bin_s).persist(StorageLevel.DISK_ONLY)
-        first, last, used = table.agg(F.min("step"), F.max("step"), F.sum("count")).first()
+        first, last, used = table.agg(F.min("step"), F.max("step"), F.sum("count")).collect()[0]
     (folder / "sensors.parquet").unlink(missing_ok=True)
     if first is None:
         raise DataError(f"No row of {source.matrix} has a time that can be read; name its column with --time-column.")
@@ -67,8 +67,8 @@ def _place_sensors(source: sensors.SensorSource, names: list[str]) -> tuple[grap
     weights = np.zeros((len(names), len(names)))
     if source.adjacency:
         weights = sensors.read_adjacency(source.adjacency, len(names))
-        spatial = np.nonzero(weights > 0)
+        one, other = np.nonzero(weights > 0)
     else:
-        spatial = graph.nearest_neighbours(position)
+        one, other = graph.nearest_neighbours(position)
     cells = graph.Cells(ids, position, lonlat, lonlat, np.arange(len(names) + 1))
-    return cells, graph.build_graph(position, spatial, np.zeros_like(weights)), box
+    return cells, graph.build_graph(position, (one, other), np.zeros_like(weights)), box

@@ -143,10 +143,10 @@ def read_gps(spark: SparkSession, paths: Sequence[str], columns: GpsColumns, tim
 def read_csv(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     """Csv files with one and the same header, every column text, and a last column CORRUPT."""
     options = {"header": True, "ignoreLeadingWhiteSpace": True, "ignoreTrailingWhiteSpace": True}
-    names = [*spark.read.csv(list(paths), **options).columns, CORRUPT]
+    names = [*spark.read.options(**options).csv(list(paths)).columns, CORRUPT]
     schema = StructType([StructField(name, StringType()) for name in names])
-    reader = spark.read.option("columnPruning", "false")  # with pruned columns Spark does not count the fields
-    return reader.csv(list(paths), schema=schema, enforceSchema=False, columnNameOfCorruptRecord=CORRUPT, **options)
+    reader = spark.read.options(**options, columnPruning=False)  # with pruned columns Spark does not count the fields
+    return reader.csv(list(paths), schema=schema, enforceSchema=False, columnNameOfCorruptRecord=CORRUPT)
 
 
 def _gps_moment(table: DataFrame, columns: GpsColumns) -> tuple[Column, Column]:

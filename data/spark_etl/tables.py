@@ -75,6 +75,7 @@ def track_table(spark: SparkSession, spec: CitySpec, inputs: RawInputs, columns:
     rows = read_rows(spark, spec, inputs, columns)
     if spec.box is None:
         spec = dataclasses.replace(spec, box=_box_of(rows, inputs))
+    box = spec.area
     funnel = Funnel()
     points = funnel.watch(rows, "rows_in")
     points = funnel.watch(transforms.drop_problems(points, sources.MALFORMED), sources.MALFORMED)
@@ -82,11 +83,11 @@ def track_table(spark: SparkSession, spec: CitySpec, inputs: RawInputs, columns:
     points = transforms.gather_trips(points.select(*POINT_COLUMNS))
     points = funnel.watch(transforms.drop_duplicates(points), "duplicate")
     points = funnel.watch(transforms.drop_zero_coordinates(points), "zero_coordinate")
-    points = funnel.watch(transforms.drop_outside_box(points, spec.box), "outside_box")
+    points = funnel.watch(transforms.drop_outside_box(points, box), "outside_box")
     points = funnel.watch(transforms.drop_repeated_times(points), "repeated_time")
-    points = funnel.watch(transforms.drop_gps_jumps(points, spec.box, spec.max_speed_mps), "impossible_speed")
-    square = transforms.square_of(spec.box, spec.square_m, spec.columns)
-    presence = transforms.to_presence(points, square, spec.box, spec.max_gap_s, spec.max_speed_mps, spec.bin_s)
+    points = funnel.watch(transforms.drop_gps_jumps(points, box, spec.max_speed_mps), "impossible_speed")
+    square = transforms.square_of(box, spec.square_m, spec.columns)
+    presence = transforms.to_presence(points, square, box, spec.max_gap_s, spec.max_speed_mps, spec.bin_s)
     presence = presence.persist(StorageLevel.DISK_ONLY)
     frame = transforms.to_table(presence).persist(StorageLevel.DISK_ONLY)
     return Table(frame, funnel, spec, None, functools.partial(transforms.to_transitions, presence))
@@ -94,6 +95,8 @@ def track_table(spark: SparkSession, spec: CitySpec, inputs: RawInputs, columns:
 
 def trip_table(spark: SparkSession, spec: CitySpec, inputs: RawInputs) -> Table:
     """The table of trip records over polygon zones."""
+    if inputs.zones is None:
+        raise DataError("Trips need the polygons of their zones; download them with the recording.")
     zones = read_zones(inputs.zones)
     funnel = Funnel()
     ends = funnel.watch(read_rows(spark, spec, inputs, sources.GpsColumns()), "rows_in")
@@ -120,8 +123,8 @@ def why_nothing_is_left(rows: DataFrame, spec: CitySpec, inputs: RawInputs) -> s
         F.count("problem"),
         F.percentile_approx(F.when(F.col("problem").isNull(), F.col("lon")), [0.05, 0.95]),
         F.percentile_approx(F.when(F.col("problem").isNull(), F.col("lat")), [0.05, 0.95]),
-    ).first()
-    total, problems, lon, lat = bounds
+    ).collect()
+    total, problems, lon, lat = bounds[0]
     if total == 0:
         return f"{name} holds no rows; download it again or check --raw."
     if problems == total or lon is None:
@@ -150,11 +153,12 @@ def _box_of(rows: DataFrame, inputs: RawInputs) -> Box:
     """A box around nearly all fixes of a recording whose city nobody has named."""
     is_good = F.col("problem").isNull() & (F.col("lon") != 0) & (F.col("lat") != 0)
     low, high = BOX_PERCENTILES
-    lon, lat = (
+    bounds = (
         rows.filter(is_good)
         .agg(F.percentile_approx("lon", [low, high], 100_000), F.percentile_approx("lat", [low, high], 100_000))
-        .first()
+        .collect()
     )
+    lon, lat = bounds[0]
     if lon is None:
         raise DataError(f"None of the rows of {inputs.files[0].name} could be read; check the format and --columns.")
     if max(map(abs, lon)) > 180 or max(map(abs, lat)) > 90:

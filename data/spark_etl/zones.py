@@ -85,7 +85,9 @@ def assign_zones(points: DataFrame, zones: Zones) -> DataFrame:
 
 def _zone_ids(properties: list[dict]) -> np.ndarray:
     """Location ids; the TLC file gives three of its 263 zones the id of a neighbour, and there `objectid` is right."""
-    ids = np.array([int(entry.get("location_id", entry.get("locationid"))) for entry in properties], np.int64)
+    ids = np.array(
+        [int(entry["location_id" if "location_id" in entry else "locationid"]) for entry in properties], np.int64
+    )
     if len(np.unique(ids)) < len(ids):
         ids = np.array([int(entry["objectid"]) for entry in properties], np.int64)
     return ids
@@ -107,7 +109,9 @@ def _edges(zones: Zones) -> tuple[np.ndarray, ...]:
     return start[:, 0], start[:, 1], end[:, 0], end[:, 1], zone_of_part[part_of_ring[ring[:-1][is_edge]]]
 
 
-def _without_overlap(row: np.ndarray, start: np.ndarray, end: np.ndarray, zone: np.ndarray) -> tuple[np.ndarray, ...]:
+def _without_overlap(
+    row: np.ndarray, start: np.ndarray, end: np.ndarray, zone: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Sorts the runs and cuts each where an earlier one of its row still goes on, so that a point is in one at most."""
     order = np.lexsort((zone, start, row))
     row, start, end, zone = row[order], start[order], end[order], zone[order]
