@@ -71,7 +71,7 @@ def config_from_plain(kind: Any, value: Any) -> Any:
     Settings that are newer than the file get their defaults: a new one must leave everything as it was by default.
     """
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         if not isinstance(value, dict) or not _required(kind) <= set(value) <= set(hints):
             raise ValueError(f"its {kind.__name__} has other fields than this version's")
@@ -180,7 +180,7 @@ def _restore(folder: Path, meta: dict) -> dict:
 def _plain(tree: Any) -> Any:
     """Tuples, named or not, as dicts, which say what is what without the code that made them."""
     if isinstance(tree, tuple):
-        names = tree._fields if hasattr(tree, "_fields") else map(str, range(len(tree)))
+        names = getattr(tree, "_fields", None) or map(str, range(len(tree)))
         return {name: _plain(value) for name, value in zip(names, tree, strict=True)}
     if isinstance(tree, dict):
         return {name: _plain(value) for name, value in tree.items()}

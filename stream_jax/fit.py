@@ -106,8 +106,9 @@ def train(
     start, run_epoch = _compiled(init_fn, loss_fn, eval_fn, optimiser, cfg)
     manager, seconds = _open(checkpoint_dir), []
     fingerprint = _fingerprint(keys, data, cfg) if manager is not None else ""
-    state = start(keys, data) if manager is None or manager.latest_step() is None else None
-    if state is None:
+    if manager is None or manager.latest_step() is None:
+        state = start(keys, data)
+    else:
         state = _restore(manager, jax.eval_shape(start, keys, data), fingerprint)
     with _progress_bar(progress) as bar:
         task = bar.add_task("fit", total=cfg.epochs, note="")
@@ -293,6 +294,6 @@ def _restore(manager: ocp.CheckpointManager, like: TrainState, fingerprint: str)
         state = manager.restore(manager.latest_step(), args=items)["state"] if same else None
     except Exception as error:  # orbax raises many kinds; to the caller they all mean one thing
         raise ValueError(f"the checkpoint in {place} cannot be read: remove it to start again") from error
-    if not same:
+    if state is None:
         raise ValueError(f"the checkpoint in {place} belongs to another run: settings, keys or data differ")
     return state

@@ -236,7 +236,11 @@ def tick(
         physical_state(observation.road), latest.view, state.action, observation.clock, cfg.agent.state
     )
     action, certificate = act_fn(params.agent, rl_state, state.action, act_key)
-    return PipelineState(city, latest, action, next_key), action, TickInfo(*latest, rl_state, certificate)
+    return (
+        PipelineState(city, latest, action, next_key),
+        action,
+        TickInfo(*latest, rl_state=rl_state, certificate=certificate),
+    )
 
 
 Followed = tuple[forecast_streaming.StreamState, flow_streaming.ResidualState]

@@ -126,7 +126,7 @@ def _described(fact: Any) -> Any:
         return hashlib.sha256(fact).hexdigest()
     if hasattr(fact, "__array__"):
         array = np.ascontiguousarray(fact)
-        return [str(array.dtype), list(np.shape(fact)), hashlib.sha256(array.tobytes()).hexdigest()]
+        return [str(array.dtype), list(np.asarray(fact).shape), hashlib.sha256(array.tobytes()).hexdigest()]
     raise TypeError(f"a {type(fact).__name__} cannot name an artefact; describe it by numbers, strings or arrays")
 
 

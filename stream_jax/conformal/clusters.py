@@ -32,7 +32,7 @@ def cluster_cells(errors: np.ndarray, mask: np.ndarray, recording_steps: int, cf
     standardised = (features - features.mean(axis=0)) / np.maximum(features.std(axis=0), STD_EPS)
     num_distinct = len(np.unique(standardised, axis=0))
     num_clusters = min(num_clusters_for(recording_steps, cfg), num_distinct)
-    kmeans = KMeans(num_clusters, init="k-means++", n_init=NUM_RESTARTS, random_state=cfg.seed)
+    kmeans = KMeans(num_clusters, init="k-means++", random_state=cfg.seed).set_params(n_init=NUM_RESTARTS)
     labels = merge_small(standardised, kmeans.fit_predict(standardised), cfg.min_cluster)
     present = np.unique(labels)
     by_error = np.argsort([features[labels == k, 0].mean() for k in present])

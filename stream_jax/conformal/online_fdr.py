@@ -93,18 +93,17 @@ def _spend(
     """Each source of wealth (the start, then every rejection) pays grant * g[age]; SAFFRON ages on non-candidates."""
     chex.assert_rank([p_values, spending], [1, 1])
     length = p_values.shape[0]
-    adaptive = candidate_cutoff is not None
 
     def step(carry: tuple[Array, Array], inputs: tuple[Array, Array]) -> tuple[tuple, OnlineRejections]:
         grant, age = carry  # [T + 1] paid in all by source s, and its clock; source 0 is the start
         p_value, position = inputs
         test_level = jnp.sum(grant * spending[jnp.minimum(age, length - 1)])
-        if adaptive:
+        if candidate_cutoff is not None:
             test_level = jnp.minimum((1.0 - candidate_cutoff) * test_level, candidate_cutoff)
         rejected = p_value <= test_level
         is_first = jnp.sum(grant > 0.0) == 1
         new_grant = jnp.where(is_first, level - initial_wealth, level) * rejected
-        tick = jnp.where(p_value <= candidate_cutoff, 0, 1) if adaptive else 1
+        tick = 1 if candidate_cutoff is None else jnp.where(p_value <= candidate_cutoff, 0, 1)
         age = jnp.where(jnp.arange(length + 1) <= position, age + tick, age)
         return (grant.at[position + 1].set(new_grant), age), OnlineRejections(rejected, test_level)
 

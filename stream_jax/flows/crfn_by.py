@@ -7,7 +7,7 @@ significant.
 
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import chex
 import flax.linen as nn
@@ -162,7 +162,7 @@ def detect(params: FlowParams, calibration: Calibration, data: FlowData, cfg: Fl
 
 def step_judge(network: Any, step: FlowStep, carried: Array, cfg: FlowConfig) -> tuple[Array, Array, Array]:
     """Scores [N] and weights [N] of one step, and what to carry [N, D] to the next; zeros before the first."""
-    base, log_det = _Network(cfg).apply(network, step)
+    base, log_det = cast(tuple[Array, Array], _Network(cfg).apply(network, step))
     return _conclude(base, log_det, step.z, step.observed, carried, step.neighbours, cfg)
 
 
@@ -212,7 +212,7 @@ def _likelihood_sums(key: Array, network: Any, rows: Array, data: FlowData, cfg:
         # All leads err about the same vehicles.
         shape = (step.z.shape[0], step.z.shape[1] if cfg.leads == "mean" else 1)
         shift = cfg.jitter * (jax.random.uniform(jax.random.fold_in(key, row), shape) - 0.5)
-        return _Network(cfg).apply(network, step._replace(z=step.z + shift * step.unit))
+        return cast(tuple[Array, Array], _Network(cfg).apply(network, step._replace(z=step.z + shift * step.unit)))
 
     base, log_det = jax.vmap(base_of)(rows)
     nll = -standard_normal_log_density(base) - log_det  # [B, N]

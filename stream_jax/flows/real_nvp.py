@@ -6,6 +6,7 @@ to hold one fixed while it moves the other, so a single coordinate gets a monoto
 
 import math
 
+import chex
 import distrax
 import flax.linen as nn
 import jax.numpy as jnp
@@ -38,16 +39,16 @@ class ConditionalFlow(nn.Module):
         """Args: z [..., D], context [..., C]. Returns: u [..., D], log |det du/dz| [...]."""
         log_det = jnp.zeros(z.shape[:-1])
         for layer in self._layers(context):
-            z, change = layer.forward_and_log_det(z)
-            log_det += change
+            moved, change = layer.forward_and_log_det(z)
+            z, log_det = jnp.asarray(moved), log_det + change
         return z, log_det
 
     def inverse(self, base: Array, context: Array) -> tuple[Array, Array]:
         """Args: base u [..., D], context [..., C]. Returns: z [..., D], log |det dz/du| [...]."""
         log_det = jnp.zeros(base.shape[:-1])
         for layer in reversed(self._layers(context)):
-            base, change = layer.inverse_and_log_det(base)
-            log_det += change
+            moved, change = layer.inverse_and_log_det(base)
+            base, log_det = jnp.asarray(moved), log_det + change
         return base, log_det
 
     def _layers(self, context: Array) -> list[distrax.Bijector]:
@@ -59,7 +60,7 @@ class ConditionalFlow(nn.Module):
             return [distrax.Block(affine, 1), distrax.Block(spline, 1)]
 
         def coupling(mask: np.ndarray, network: _Conditioner) -> distrax.Bijector:
-            def parameters(fixed: Array) -> Array:  # [..., D] -> [..., D, 2]
+            def parameters(fixed: chex.Array) -> chex.Array:  # [..., D] -> [..., D, 2]
                 seen = CONDITIONER_LIMIT * jnp.tanh(fixed / CONDITIONER_LIMIT)
                 raw = network(jnp.concatenate([seen, context], axis=-1))
                 return raw.reshape(*raw.shape[:-1], self.dim, 2)

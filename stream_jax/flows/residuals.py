@@ -8,6 +8,7 @@ step; a density over all of them finds the cells where an anomaly has been, not 
 `leads="all"`, D = horizons x targets.
 """
 
+from functools import partial
 from typing import Literal, NamedTuple
 
 import chex
@@ -125,7 +126,7 @@ def sigma_factor(
         [H, N] or [H, N, G].
     """
     if target.ndim == 4:
-        one = lambda *labelled: sigma_factor(*labelled, cluster, num_clusters, coverage)  # noqa: E731
+        one = partial(sigma_factor, cluster=cluster, num_clusters=num_clusters, coverage=coverage)
         return jax.vmap(one, -1, -1)(forecast, target, mask)
     level = jnp.full((num_clusters, target.shape[1]), 1.0 - coverage)
     radius = cluster_radius(scores_of(forecast, target, mask).astype(jnp.float32), cluster, level)  # [C, H]

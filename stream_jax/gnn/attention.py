@@ -8,7 +8,7 @@ Arrays are node-major, [N, ..., D]: gathering a neighbour then copies one long r
 """
 
 import dataclasses
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import flax.linen as nn
 import jax
@@ -196,7 +196,7 @@ def attend_segments(
         logits = temperature_logits(logits, sigma_receiver, cfg.temperature)
     elif cfg.mode != "none":
         logits = pairwise_logits(logits, sigma_receiver, sigma_sender, is_self, gamma, delta)
-    weights = jraph.segment_softmax(logits, receivers, num_nodes)
+    weights = cast(Array, jraph.segment_softmax(logits, receivers, num_nodes))
     return jraph.segment_sum(weights[..., None] * messages[senders], receivers, num_nodes)
 
 

@@ -11,7 +11,7 @@ that are not: several memories run side by side as experts and are weighed onlin
 
 import dataclasses
 import itertools
-from functools import partial
+from functools import partial, reduce
 from typing import NamedTuple
 
 import jax
@@ -87,7 +87,7 @@ def causal_anchors(values: Array, observed: Array, slot: Array, horizon: int, cf
     expected = jnp.stack([profile.expected for profile in profiles], axis=1)  # [L + H, P, N, F]
     over_features = jax.vmap(partial(_run, horizon=horizon, cfg=cfg), in_axes=-1, out_axes=-1)
     days = profiles[-1].days[: values.shape[0]] / (1.0 + cfg.kind[1])
-    return Anchors(*over_features(values, observed, expected), days)
+    return Anchors(*over_features(values, observed, expected), days=days)
 
 
 def is_weekend(slot: Array, cfg: ProfileConfig) -> Array:
@@ -255,7 +255,7 @@ def _smooth(values: Array, width: int) -> Array:
     length = values.shape[0]
     padded = jnp.pad(values, ((width, width), *((0, 0),) * (values.ndim - 1)))
     parts = ((width + 1.0 - abs(k)) * padded[width + k : width + k + length] for k in range(-width, width + 1))
-    return sum(parts) / (width + 1.0) ** 2
+    return reduce(jnp.add, parts) / (width + 1.0) ** 2
 
 
 def _lagged_sum(values: Array, lag: int, memory: float) -> Array:

@@ -6,7 +6,7 @@ starts from zero correction, so training can only move away from a sound forecas
 
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import chex
 import jax
@@ -114,14 +114,14 @@ def _apply(
     inputs = _batch_inputs(shared, origins, cfg)
     rngs = None if key is None else {"dropout": key}
     arguments = (*_node_major(inputs), shared[2], key is not None)
-    return Network(cfg).apply(network, *arguments, rngs=rngs), inputs
+    return cast(NetworkOutput, Network(cfg).apply(network, *arguments, rngs=rngs)), inputs
 
 
 def init_params(
     key: Array, shared: tuple[Prepared, Scaler, Neighbours], origin: Array, cfg: ForecasterConfig
 ) -> dict[str, Any]:
     """A random network with zero correction; origin [1] only gives shapes."""
-    return Network(cfg).init(key, *_node_major(_batch_inputs(shared, origin, cfg)), shared[2], False)
+    return dict(Network(cfg).init(key, *_node_major(_batch_inputs(shared, origin, cfg)), shared[2], False))
 
 
 def _batch_inputs(shared: tuple, origins: Array, cfg: ForecasterConfig) -> Inputs:

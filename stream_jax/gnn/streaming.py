@@ -122,7 +122,7 @@ def _observe_until(
 
     def step(at: Array, carried: StreamState) -> StreamState:
         row = jax.tree.map(lambda leaf: leaf[at], series)
-        return observe(params, carried, *row, cfg)
+        return observe(params, carried, *row, cfg=cfg)
 
     return jax.lax.fori_loop(0, until, step, state)
 

@@ -30,16 +30,17 @@ class AgentStore:
     ) -> None:
         self.fingerprint = fingerprint
         self.folder = None if folder is None else Path(folder).absolute()
-        self.first_folder = Path(first_folder) if first_folder else self.folder and self.folder / "first"
-        self.trial_folder = Path(trial_folder) if trial_folder else self.folder and self.folder / "trial"
+        self.first_folder = Path(first_folder) if first_folder else self._inside("first")
+        self.trial_folder = Path(trial_folder) if trial_folder else self._inside("trial")
         options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
-        self.manager = None if folder is None else ocp.CheckpointManager(self.folder / "state", options=options)
+        states = self._inside("state")
+        self.manager = None if states is None else ocp.CheckpointManager(states, options=options)
 
     def restore(self, first: Any) -> tuple[Any, list[Row]]:
         """The newest state and its log, or `first` and an empty one; refuses what is damaged or another run's."""
-        if self.manager is None:
+        if self.manager is None or self.folder is None:
             return first, []
-        self._claim()
+        self._claim(self.folder)
         step = self.manager.latest_step()
         if step is None:
             return first, []
@@ -60,7 +61,7 @@ class AgentStore:
 
     def remembered(self, iteration: int) -> Episode:
         """The stacked episodes of an iteration that is over."""
-        found = replay.read(self.folder / "replay", iteration)
+        found = None if self.folder is None else replay.read(self.folder / "replay", iteration)
         if found is None:
             raise ValueError(f"{self.folder} lacks the episodes of iteration {iteration}: remove it to start again")
         return found
@@ -100,9 +101,12 @@ class AgentStore:
         if self.manager is not None:
             self.manager.close()
 
-    def _claim(self) -> None:
+    def _inside(self, name: str) -> Path | None:
+        return None if self.folder is None else self.folder / name
+
+    def _claim(self, folder: Path) -> None:
         """Marks an empty folder as this run's and refuses another run's."""
-        mark = self.folder / "fingerprint"
+        mark = folder / "fingerprint"
         if not mark.exists():
             store.write_text(mark, self.fingerprint)
         if mark.read_text() != self.fingerprint:

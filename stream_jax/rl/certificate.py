@@ -103,7 +103,7 @@ def drift_bound(terms: DriftTerms, cfg: LyapunovConfig) -> DriftBound:
     bound = jnp.where(jnp.isfinite(terms.margin).all(), sum(parts), jnp.inf)
     realised = terms.violation.mean()
     tolerance = ROUNDING * (realised + sum(jnp.abs(part) for part in parts))
-    return DriftBound(bound, *parts, realised, ~(realised > bound + tolerance))
+    return DriftBound(bound, *parts, realised=realised, holds=~(realised > bound + tolerance))
 
 
 def conformal_margin(residuals: Array, alpha: float = 0.1) -> Array:
@@ -179,7 +179,9 @@ def verdict(bounds: DriftBound, certified_steps: Array, target: float, cfg: Lyap
     if share > MOST_UNCERTIFIED:
         reasons.append(f"{share:.0%} of the executed actions did not satisfy the condition")
     parts = [float(np.mean(getattr(bounds, name))) for name in DriftBound._fields[:-1]]
-    return Verdict(not reasons, "; ".join(reasons), target, upper, *parts, totals.size, share)
+    return Verdict(
+        not reasons, "; ".join(reasons), target, upper, *parts, episodes=totals.size, uncertified_share=share
+    )
 
 
 def describe(result: Verdict) -> str:

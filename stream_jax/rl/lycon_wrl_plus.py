@@ -242,8 +242,9 @@ def _fit_lyapunov(
         dreamt = jax.tree.map(lambda leaf: leaf[0], starts)
         rollouts.append(_imagine(imagine_key, agent, dreamt, adjacency, cfg=cfg))
     data = _joined([_decrease_data(agent, rollout, adjacency, cfg=cfg) for rollout in rollouts])
+    examples = (data.x, data.x_next, data.violation, data.mu)
     return lyapunov.fit(
-        fit_key, *data[:4], cfg.lyapunov, cfg.lyapunov_training, weight=data.weight, init_params=agent.lyapunov
+        fit_key, *examples, cfg.lyapunov, cfg.lyapunov_training, weight=data.weight, init_params=agent.lyapunov
     )
 
 

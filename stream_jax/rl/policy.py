@@ -9,7 +9,7 @@ uses is the one that was acted with. The appendix's noise stays as `paper_noise`
 import dataclasses
 import math
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import chex
 import distrax
@@ -111,12 +111,14 @@ def init(key: Array, state: RLState, adjacency: Array, cfg: PolicyConfig, costs:
 
 def mean_action(params: PolicyParams, state: RLState, adjacency: Array, cfg: PolicyConfig) -> Array:
     """[I, A], strictly inside (-1, 1)."""
-    return _Actor(cfg).apply(params.actor, with_neighbours(features(state), adjacency), terms(state))
+    rows = with_neighbours(features(state), adjacency)
+    return cast(Array, _Actor(cfg).apply(params.actor, rows, terms(state)))
 
 
 def values(params: PolicyParams, state: RLState, adjacency: Array, cfg: PolicyConfig) -> Array:
     """[I, 1 + C]: expected discounted reward and costs of each intersection's neighbourhood."""
-    return _critic(cfg, 1 + num_costs(params)).apply(params.critic, with_neighbours(features(state), adjacency))
+    rows = with_neighbours(features(state), adjacency)
+    return cast(Array, _critic(cfg, 1 + num_costs(params)).apply(params.critic, rows))
 
 
 def num_costs(params: PolicyParams) -> int:

@@ -6,8 +6,9 @@ learned from is the action before the filter, with its likelihood: the filter is
 """
 
 import dataclasses
+from collections.abc import Hashable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -126,9 +127,9 @@ def update(
         picked = jax.tree.map(lambda leaf: leaf[rows], samples)
         gradient, losses = jax.grad(loss_fn, has_aux=True)(carry.params, picked, carry.multipliers)
         updates, opt_state = improver.update(gradient, carry.optimiser, carry.params)
-        updates = near(updates, losses.divergence, cfg)
+        updates = near(cast(PolicyParams, updates), losses.divergence, cfg)
         multipliers = update_multipliers(carry.multipliers, mean_cost, cfg)
-        params = policy.bounded(optax.apply_updates(carry.params, updates), policy_cfg)
+        params = policy.bounded(cast(PolicyParams, optax.apply_updates(carry.params, updates)), policy_cfg)
         return Learner(params, opt_state, multipliers), losses
 
     def shuffled(epoch_key: Array) -> Array:  # [batches, batch]; the remainder waits for another epoch
@@ -186,10 +187,11 @@ def divergence(log_ratio: Array) -> Array:
 
 def log_ratios(params: PolicyParams, samples: Samples, adjacency: Array, policy_cfg: PolicyConfig) -> Array:
     """[M, I] log of the new over the old likelihood of what was proposed; 0 under the policy that acted."""
-    new = jax.vmap(lambda *sample: policy.log_prob(params, *sample, adjacency, policy_cfg))(
-        samples.state, samples.widening, samples.proposed
-    )
-    return new - samples.log_prob
+
+    def one(state: RLState, widening: Array, proposed: Array) -> Array:
+        return policy.log_prob(params, state, widening, proposed, adjacency, policy_cfg)
+
+    return jax.vmap(one)(samples.state, samples.widening, samples.proposed) - samples.log_prob
 
 
 def combined_advantage(samples: Samples, multipliers: Array) -> Array:
@@ -213,8 +215,11 @@ def optimiser(cfg: PPOConfig) -> optax.GradientTransformation:
     def clipped_adam(rate: float) -> optax.GradientTransformation:
         return optax.chain(optax.clip_by_global_norm(cfg.largest_gradient), optax.adam(rate, eps=1e-5))
 
-    parts = {"actor": clipped_adam(cfg.learning_rate), "critic": clipped_adam(cfg.critic_rate)}
-    return optax.multi_transform(parts, PolicyParams(actor="actor", critic="critic", log_std="actor"))
+    parts: dict[Hashable, optax.GradientTransformation] = {
+        "actor": clipped_adam(cfg.learning_rate),
+        "critic": clipped_adam(cfg.critic_rate),
+    }
+    return optax.multi_transform(parts, PolicyParams._make(("actor", "critic", "actor")))
 
 
 def _mean(rows: Array, weight: Array) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 
 from stream_jax import store
 from stream_jax.rl.episodes import Episode
-from stream_jax.types import Certificate, CityView
+from stream_jax.types import Certificate, CityView, on_host
 
 _DAMAGE = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error)
 
@@ -32,7 +32,7 @@ def write(folder: Path, iteration: int, episodes: Episode) -> Path:
     """Writes the stacked episodes of an iteration; a kill leaves the old file, the new one, or none."""
     path = _path(folder, iteration)
     with store.whole_file(path) as draft, open(draft, "wb") as stream:
-        np.savez(stream, **_named(episodes))
+        np.savez(stream, allow_pickle=False, **_named(episodes))
     return path
 
 
@@ -62,8 +62,10 @@ def _named(tree: Any, prefix: str = "") -> dict[str, np.ndarray]:
 
 def _tree(arrays: dict[str, np.ndarray]) -> Episode:
     parts = {
-        "view": CityView(**{name: arrays.pop(f"view.{name}") for name in CityView._fields}),
-        "certificate": Certificate(**{name: arrays.pop(f"certificate.{name}") for name in Certificate._fields}),
+        "view": CityView(**{name: on_host(arrays.pop(f"view.{name}")) for name in CityView._fields}),
+        "certificate": Certificate(
+            **{name: on_host(arrays.pop(f"certificate.{name}")) for name in Certificate._fields}
+        ),
     }
     if set(arrays) | set(parts) != set(Episode._fields):
         raise ValueError(f"unknown arrays {sorted(arrays)}")

@@ -62,7 +62,7 @@ def merit(measured: Performance) -> np.ndarray:
     return np.array([-measured.violating, measured.reward], np.float32)
 
 
-def is_better(score: np.ndarray, best: np.ndarray) -> bool:
+def is_better(score: np.ndarray, best: Array | np.ndarray) -> bool:
     """Whether a merit beats the best so far; a controller that fails to act has no costs to show and never does."""
     return bool(np.isfinite(score).all() and tuple(score) > tuple(np.asarray(best)))
 

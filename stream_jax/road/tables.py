@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from jax import Array
 
+from stream_jax.types import on_host
+
 PRICES = 9  # eight phases, then how fast weight grows with waiting
 MOST_STAGES = 32  # stages of a movement are kept as the bits of a 32-bit number
 
@@ -54,14 +56,14 @@ def make_tables(
     if most_stages > MOST_STAGES:
         raise ValueError(f"a signal has {most_stages} stages, at most {MOST_STAGES} can be compared")
 
-    def filled(rows: list[np.ndarray], shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    def filled(rows: list[np.ndarray], shape: tuple[int, ...], dtype: type) -> Array:
         full = np.zeros((len(rows), *shape), dtype)
         for row, values in zip(full, rows, strict=True):
             row[tuple(slice(size) for size in np.shape(values))] = values
-        return full
+        return on_host(full)
 
     return Tables(
-        stages=np.array([len(one) for one in served], np.int32),
+        stages=on_host(np.array([len(one) for one in served], np.int32)),
         serves=filled(served, (most_stages, most_movements), bool),
         yields=filled(yielding, (most_stages, most_movements), bool),
         home=filled([_home(*pair) for pair in zip(served, yielding, strict=True)], (most_movements,), np.int32),
