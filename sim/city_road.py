@@ -61,7 +61,10 @@ def city_road(dataset: TrafficDataset, network: GridConfig | Network, demand: De
         network = build_grid(network, folder)
     else:
         areas = areas_around(network, dataset.geometry, mean)
-    starts = {name: waking_steps(series.slot, dataset.part(name, fold), demand) for name in ("train", "val", "test")}
+    starts = {
+        name: waking_steps(np.asarray(series.slot), dataset.part(name, fold), demand)
+        for name in ("train", "val", "test")
+    }
     return CityRoad(
         network,
         areas.weights,
@@ -98,7 +101,7 @@ def kept_networks(folder: Path) -> list[Path]:
 
 def areas_around(network: Network, geometry: dict[str, np.ndarray], flow: np.ndarray) -> Coverage:
     """Areas of a user's signals: where they really stand, or with the network laid over the busy core of the city."""
-    if is_at_real_place(network, geometry):
+    if network.lonlat is not None and is_at_real_place(network, geometry):
         return coverage_around(geometry, flow, network.lonlat, box_around(network.lonlat))
     box = core_box(geometry["lonlat"], flow)
     return coverage_around(geometry, flow, laid_over(box, network.position.astype(np.float64)), box)

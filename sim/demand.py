@@ -213,7 +213,9 @@ def draw_trips(
     paths = find_paths(roads, rng, cfg.perceptions)
     start_s = np.concatenate([[0.0], cfg.warmup_s + cfg.bin_s * np.arange(len(rates) - 1)])
     end_s = np.minimum(np.append(start_s[1:], np.inf), cfg.warmup_s + cfg.duration_s)
-    origin_share = _shares(roads.origin_signal, roads.origin_is_entry, paths.reachable.any(axis=1), cfg, rates.shape[1])
+    origin_share = _shares(
+        roads.origin_signal, roads.origin_is_entry, np.any(paths.reachable, axis=1), cfg, rates.shape[1]
+    )
     depart, origin, goal = [], [], []
     for piece, (low, high) in enumerate(zip(start_s, end_s, strict=True)):
         pull = _goal_chances(network, roads, paths.reachable, flow[piece], cfg)  # [O, D]
@@ -228,7 +230,7 @@ def draw_trips(
     order = np.argsort(seconds, kind="stable")
     names = roads.ids
     return [
-        (float(seconds[i]), " ".join(names[edge] for edge in edges_of(roads, paths, view[i], origin[i], goal[i])))
+        (float(seconds[i]), " ".join(names[edge] for edge in edges_of(roads, paths, int(view[i]), origin[i], goal[i])))
         for i in order
     ]
 

@@ -14,7 +14,7 @@ import numpy as np
 from sim.nema import Detectors
 from sim.network import Network
 from stream_jax.task import PHASES
-from stream_jax.types import RoadMeasurement
+from stream_jax.types import RoadMeasurement, on_host
 
 HALTING_MPS = 0.1
 ZONE_M = 40.0  # how far before the stop line a detector reaches
@@ -35,7 +35,7 @@ class _Vehicle:
     __slots__ = ("approach", "cell", "cells", "crosses", "is_new", "lane", "movement", "signal", "wait", "zone")
 
     def __init__(self, nowhere: "_Vehicle | None", is_new: bool) -> None:
-        self.lane = None
+        self.lane: str | None = None
         self.is_new = is_new
         self.wait = 0
         if nowhere is not None:
@@ -43,7 +43,9 @@ class _Vehicle:
 
     def leave(self, nowhere: "_Vehicle") -> None:
         self.approach, self.signal, self.cell = nowhere.approach, nowhere.signal, nowhere.cell
-        self.cells, self.movement, self.zone, self.crosses = (), (), np.inf, False
+        self.cells: tuple[int, ...] = ()
+        self.movement: tuple[int, ...] = ()
+        self.zone, self.crosses = np.inf, False
 
 
 class Totals(NamedTuple):
@@ -120,15 +122,15 @@ class Tracker:
         self._window.append((served, arrived))
         queue = (self._queue / max(self._seconds, 1)).reshape(self._num_signals, PHASES)
         measured = RoadMeasurement(
-            queue=queue.astype(np.float32),
-            wait=np.array(self._wait[:-1], np.float32),
-            served=served,
-            arrived=arrived,
-            served_window=np.sum([step[0] for step in self._window], axis=0),
-            arrived_window=np.sum([step[1] for step in self._window], axis=0),
-            travel_time=np.float32(self._travel_time),
-            finished=np.float32(self._finished),
-            teleports=np.float32(self._teleports),
+            queue=on_host(queue.astype(np.float32)),
+            wait=on_host(np.array(self._wait[:-1], np.float32)),
+            served=on_host(served),
+            arrived=on_host(arrived),
+            served_window=on_host(np.sum([step[0] for step in self._window], axis=0)),
+            arrived_window=on_host(np.sum([step[1] for step in self._window], axis=0)),
+            travel_time=on_host(np.float32(self._travel_time)),
+            finished=on_host(np.float32(self._finished)),
+            teleports=on_host(np.float32(self._teleports)),
         )
         self._add_totals()
         self._clear_step()

@@ -33,7 +33,8 @@ class SignalEnv(gymnasium.Env):
         self.session, self.make_scenario, self.limits = session, make_scenario, limits or Limits()
         self.render_mode = render_mode
         size = len(session.network.ids)
-        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (size, ACTIONS), np.float32)
+        self._shape = (size, ACTIONS)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, self._shape, np.float32)
         low = np.concatenate([np.zeros(size * LOCAL), np.full(size * ACTIONS, -1.0)]).astype(np.float32)
         high = np.concatenate([np.full(size * LOCAL, np.inf), np.ones(size * ACTIONS)]).astype(np.float32)
         self.observation_space = gymnasium.spaces.Box(low, high, dtype=np.float32)
@@ -43,7 +44,7 @@ class SignalEnv(gymnasium.Env):
         super().reset(seed=seed)
         episode = seed if seed is not None else int(self.np_random.integers(2**31))
         self.road = self.session.reset(self.make_scenario(episode))
-        self.action = np.zeros(self.action_space.shape, np.float32)
+        self.action = np.zeros(self._shape, np.float32)
         return self._observe(), self._info()
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:

@@ -16,6 +16,7 @@ import sumolib
 from sim.network import Network
 from sim.stages import Stages
 from stream_jax.road.tables import Seen
+from stream_jax.types import on_host
 
 HALTING_MPS = 0.1
 SLOW_MPS = 2.0  # a vehicle that is slower closes the lane behind it
@@ -64,7 +65,8 @@ class _Vehicle:
     )
 
     def __init__(self, route: tuple[str, ...]) -> None:
-        self.route, self.step, self.lane, self.wait = route, 0, None, 0
+        self.lane: str | None = None
+        self.route, self.step, self.wait = route, 0, 0
         self.signal = self.movement = -1
 
 
@@ -150,7 +152,8 @@ class Eyes:
         flat = np.zeros((4, int(np.prod(self._shape))), np.float32)
         flat[:, index] = [eta, [1.0] * len(index), waited, movement]
         arrays = flat.reshape(4, *self._shape)
-        return Seen(arrays[0], arrays[1], arrays[2], arrays[3].astype(np.int32), self._room(tail))
+        arrives, count, since = (on_host(array) for array in arrays[:3])
+        return Seen(arrives, count, since, on_host(arrays[3].astype(np.int32)), on_host(self._room(tail)))
 
     def _room(self, tail: dict[str, float]) -> np.ndarray:
         room = np.full(self._stages.tables.phase.shape, ROOMY, np.float32)

@@ -11,7 +11,7 @@ import numpy as np
 from sim.errors import RoadError
 from sim.eyes import REACH_M, Eyes
 from sim.network import Network
-from sim.stages import OWN_MIN_GREEN_S, Programs, Stages, read_stages, state_string
+from sim.stages import OWN_MIN_GREEN_S, Programs, read_stages, state_string
 from stream_jax.road.controller import LookaheadConfig, advance, start
 from stream_jax.road.tables import PRICES
 
@@ -27,14 +27,15 @@ class LookaheadDriver:
         reach_m: float = REACH_M,
     ) -> None:
         self.cfg = cfg or LookaheadConfig()
-        self._options, self._reach_m = (programs, own_min_green_s), reach_m
+        self._options: tuple[Programs, float] = programs, own_min_green_s
+        self._reach_m = reach_m
         self._network: Network | None = None
-        self._stages: Stages | None = None
 
     def reset(self, network: Network) -> None:
         """Prepares for a new episode on this network."""
         if self._network is not network:
-            self._network, self._stages = network, read_stages(network, *self._options)
+            self._network, self._ids = network, network.ids
+            self._stages = read_stages(network, *self._options)
             self._tables = jax.tree.map(jax.numpy.asarray, self._stages.tables)
             self._eyes = Eyes(network, self._stages, self._reach_m)
         self._eyes.forget()
@@ -61,7 +62,7 @@ class LookaheadDriver:
             now = stage[signal], target[signal], colour[signal]
             if options and self._shown.get(signal) != now:
                 self._shown[signal] = now
-                news.append((self._network.ids[signal], state_string(options, *now)))
+                news.append((self._ids[signal], state_string(options, *now)))
         return news
 
 

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from sim.session import Scenario, Session
-from sim.workers import EpisodeFailure, InProcess, Process, Reply
-from stream_jax.types import RoadMeasurement
+from sim.workers import EpisodeFailure, InProcess, Process, Reply, wait_any
+from stream_jax.types import RoadMeasurement, on_host
 
 MakeSession = Callable[[], Session]  # must be picklable: a function of a module, or a partial of one
 
@@ -65,7 +65,8 @@ def run_episodes(
         timeout_s: a process that is silent for so long counts as dead.
         console: shows a progress bar, when it is a terminal.
     """
-    pool = [InProcess(make_session)] if workers == 0 else [Process(make_session, timeout_s) for _ in range(workers)]
+    pool: list[InProcess | Process] = [InProcess(make_session)] if workers == 0 else []
+    pool += [Process(make_session, timeout_s) for _ in range(workers)]
     bar = _progress(console)
     with bar, contextlib.ExitStack() as stack:
         for worker in pool:
@@ -125,7 +126,7 @@ class _Run:
 
     def _first_replies(self, busy: list[int]) -> Iterator[tuple[int, Reply | EpisodeFailure]]:
         """Whatever comes first."""
-        ready = type(self.pool[0]).wait_any([self.pool[place] for place in busy]) if busy else []
+        ready = wait_any([self.pool[place] for place in busy]) if busy else []
         for place in busy:
             if self.pool[place] in ready:
                 yield place, self.pool[place].receive()
@@ -148,7 +149,7 @@ class _Run:
         if reply.totals is None:
             return None
         actions = self.actions[place] if self.step_fn else reply.actions
-        road = RoadMeasurement(*(np.stack(field) for field in zip(*self.roads[place], strict=True)))
+        road = RoadMeasurement(*(on_host(np.stack(field)) for field in zip(*self.roads[place], strict=True)))
         self._begin(place)
         return Episode(index, self.scenarios[index], road, np.stack(actions), reply.totals, None)
 
@@ -158,11 +159,11 @@ class _Run:
         if self.step_fn is None or not any(acting):
             return
         latest = [roads[-1] if roads else self.last for roads in self.roads]
-        road = RoadMeasurement(*(np.stack(field) for field in zip(*latest, strict=True)))
+        road = RoadMeasurement(*(on_host(np.stack(field)) for field in zip(*latest, strict=True)))
         active, step = np.array(acting), np.array(self.step)
         tick = Tick(road, active, active & np.array(self.begins), step, np.array(self.episode))
         actions = np.asarray(self.step_fn(tick))
-        for place in np.nonzero(acting)[0]:
+        for place in np.flatnonzero(active):
             if step[place] >= 0:
                 self.actions[place].append(actions[place])
             self.pool[place].step(actions[place])

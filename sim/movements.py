@@ -66,7 +66,7 @@ def movements_of(tls: TLS, links: list[Link], bearings: dict[str, float]) -> Mov
     sides = _sides(bearings)
     by_phase = _nema_phases(links, sides)
     is_nema = by_phase is not None and not _has_foes(tls, by_phase)
-    if is_nema:
+    if by_phase is not None and is_nema:
         states = [_nema_state(phase, num_links) if phase else "" for phase in by_phase]
     else:
         states = _own_phases(own_greens)
@@ -84,7 +84,7 @@ def movements_of(tls: TLS, links: list[Link], bearings: dict[str, float]) -> Mov
 
 def _sides(bearings: dict[str, float]) -> dict[str, int]:
     """The nearest side of the world for each leg; four legs get one side each, in their order around the junction."""
-    edges = sorted(bearings, key=bearings.get)
+    edges = sorted(bearings, key=bearings.__getitem__)
     angles = np.array([bearings[edge] for edge in edges])
     if len(edges) == 4:
 

@@ -11,7 +11,8 @@ the coming second shows.
 """
 
 import dataclasses
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -81,6 +82,28 @@ class SignalDriver(Protocol):
 
     def update(self, detectors: Detectors, plan: Plan) -> np.ndarray:
         """Light [I, 8] of RED, GREEN or YELLOW for the coming second."""
+        ...
+
+
+@runtime_checkable
+class SeeingDriver(Protocol):
+    """Whatever sees every vehicle and sets the signals by prices, such as `sim.lookahead`."""
+
+    def reset(self, network: Network) -> None:
+        """Prepares for a new episode on this network."""
+
+    def see(
+        self,
+        vehicles: Iterable,
+        pending: Iterable[str],
+        gone: Iterable[str],
+        route_of: Callable[[str], tuple[str, ...]],
+    ) -> None:
+        """Takes in one second."""
+
+    def states(self, prices: np.ndarray) -> list[tuple[str, str]]:
+        """(signal, state string) of the signals that change for the coming second. Args: prices [I, 9]."""
+        ...
 
 
 class NemaController:
@@ -252,12 +275,12 @@ def _next_in_rings(
     """
     is_first = phase % 2 == 0
     side = _SIDE[phase[:, 0]]  # [I], the same in both rings
-    beyond = np.where(side[:, None] == _SIDE, False, calls).any(1)[:, None]  # [I, 1]
+    beyond = np.any(np.where(side[:, None] == _SIDE, False, calls), axis=1, keepdims=True)  # [I, 1]
     partner = phase ^ 1
     is_partner_called = np.take_along_axis(calls, partner, 1)
     alone = done & is_partner_called & (is_first | ~beyond)
     is_ready = done & ~(is_first & is_partner_called)
-    cross = (is_ready.all(1) & beyond[:, 0])[:, None]
+    cross = is_ready.all(1, keepdims=True) & beyond
     first = np.array([0, 4]) + 2 * (1 - side)[:, None]  # [I, 2] first phase beyond the barrier in each ring
     takes_first = np.take_along_axis(calls, first, 1) | ~np.take_along_axis(exists, first + 1, 1)
     return alone | cross, np.where(cross, np.where(takes_first, first, first + 1), partner)

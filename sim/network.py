@@ -232,7 +232,7 @@ def _net_file(path: Path) -> Path:
 
 def _bearing(edge: Edge) -> float:
     """Where the edge comes from, seen from its end, degrees clockwise from north."""
-    (x0, y0), (x1, y1) = (point[:2] for point in edge.getShape()[-2:])
+    (x0, y0), (x1, y1) = np.asarray(edge.getShape(), float)[-2:, :2].tolist()
     return math.degrees(math.atan2(x0 - x1, y0 - y1)) % 360.0
 
 

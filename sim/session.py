@@ -10,7 +10,7 @@ import io
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import libsumo
 import numpy as np
@@ -23,7 +23,7 @@ from sim.closures import Closures, RoadIncident
 from sim.detectors import Tracker, no_detectors
 from sim.errors import RoadError
 from sim.lookahead import decode_prices
-from sim.nema import Plan, SignalDriver, decode_action
+from sim.nema import Plan, SeeingDriver, SignalDriver, decode_action
 from sim.network import Network
 from sim.states import StateWriter
 from stream_jax.task import ACTIONS
@@ -83,12 +83,13 @@ class Session:
 
     _open_libsumo: ClassVar["Session | None"] = None  # SUMO's library holds one simulation per process
 
-    def __init__(self, network: Network, driver: SignalDriver, cfg: SessionConfig | None = None) -> None:
-        self.network, self.driver, self.cfg = network, driver, cfg or SessionConfig()
-        self.done = True
+    def __init__(self, network: Network, driver: SignalDriver | SeeingDriver, cfg: SessionConfig | None = None) -> None:
+        self.network, self.driver, self.cfg, self.done = network, driver, cfg or SessionConfig(), True
         self._is_native = getattr(driver, "native", False)
-        self._sees = hasattr(driver, "see")
-        self._sumo = self._process = self._tracker = None
+        self._seeing = driver if isinstance(driver, SeeingDriver) else None
+        self._sumo: Any = None  # libsumo itself or a connection of traci: two modules with the same calls
+        self._process: subprocess.Popen | None = None
+        self._tracker, self._has_begun = Tracker(network, self.cfg.control_s, self._route), False
         self._writer = StateWriter(network)
 
     def __enter__(self) -> "Session":
@@ -113,7 +114,7 @@ class Session:
         self._detectors = no_detectors(len(self.network.ids))
         self.driver.reset(self.network)
         self._writer.reset()
-        self.done = False
+        self.done, self._has_begun = False, True
         measured = self._tracker.measure()
         if scenario.warmup_s == 0:
             self._tracker.begin_totals()
@@ -145,7 +146,7 @@ class Session:
         `mean_travel_time_s` is over vehicles whose planned departure lies after the warm-up: their seconds so far,
         waiting to enter included, whether they have finished or not. `trips_finished` counts all that ended.
         """
-        if self._tracker is None:
+        if not self._has_begun:
             raise RoadError("there are no totals before the first episode: call reset with a scenario first")
         sums = self._tracker.totals()
         return {
@@ -191,24 +192,25 @@ class Session:
             else:
                 self._sumo = self._connect(command)
 
-    def _connect(self, command: list[str]) -> traci.connection.Connection:
-        port = sumolib.miscutils.getFreeSocketPort()
+    def _connect(self, command: list[str]) -> Any:
+        port = sumolib.miscutils.getFreeSocketPort() or 0
         self._process = subprocess.Popen([*command, "--remote-port", str(port)], stdout=subprocess.DEVNULL)
+        options: dict[str, Any] = {"numRetries": 600, "proc": self._process, "waitBetweenRetries": 0.1}
         with contextlib.redirect_stdout(io.StringIO()):  # traci prints while it waits for SUMO's port
-            sumo = traci.connect(port, numRetries=600, proc=self._process, waitBetweenRetries=0.1)
+            sumo: Any = traci.connect(port, **options)
         sumo.simulation.subscribe([_DEPARTED, _ARRIVED, _FORCED, _PENDING])
         return sumo
 
     def _command(self) -> list[str]:
         scenario, trips = self._scenario, self.cfg.trips_file
-        options = {"--seed": scenario.seed, "--step-length": 1, "--time-to-teleport": self.cfg.teleport_s}
-        options["--begin"] = scenario.begin_s
+        options: dict[str, object] = {"--seed": scenario.seed, "--step-length": 1, "--begin": scenario.begin_s}
+        options["--time-to-teleport"] = self.cfg.teleport_s
         if scenario.config is None:
             options |= {"--net-file": self.network.net_file, "--route-files": scenario.route_file}
         else:
             options["--configuration-file"] = scenario.config
-        if self._is_native and self.driver.programs is not None:
-            options["--additional-files"] = self.driver.programs
+        if self._is_native and (programs := getattr(self.driver, "programs", None)):
+            options["--additional-files"] = programs
         flags = ["--no-step-log", "--no-warnings", "--duration-log.disable"]
         flags += ["--start", "--quit-on-end"] if self.cfg.gui else []
         if trips is not None:
@@ -218,7 +220,7 @@ class Session:
         return [binary, *(str(part) for option in options.items() for part in option), *flags]
 
     def _run(self, action: np.ndarray, seconds: int) -> RoadMeasurement:
-        plan = decode_prices(action) if self._sees else decode_action(action, self.network.is_nema)
+        plan = decode_prices(action) if self._seeing else decode_action(action, self.network.is_nema)
         with self._failures("SUMO stopped in mid-episode"):
             for _ in range(seconds):
                 self._second(plan)
@@ -236,9 +238,9 @@ class Session:
         sumo.simulationStep()
         self._time += 1
         seen, pending, gone, forced = self._ask() if self._process is None else self._receive()
-        if self._sees:
+        if self._seeing:
             seen = list(seen)
-            self.driver.see(seen, pending, gone, self._route)
+            self._seeing.see(seen, pending, gone, self._route)
         self._detectors = self._tracker.second(seen, pending, gone, forced)
         if self._time == EMPTY_S and not self._tracker.has_met:
             self.close()
@@ -250,9 +252,9 @@ class Session:
         """(signal, state) of the signals that change."""
         if self._is_native:
             return []
-        return (
-            self.driver.states(plan) if self._sees else self._writer.changed(self.driver.update(self._detectors, plan))
-        )
+        if self._seeing:
+            return self._seeing.states(np.asarray(plan))
+        return self._writer.changed(cast(SignalDriver, self.driver).update(self._detectors, cast(Plan, plan)))
 
     def _ask(self) -> tuple:
         """What `Tracker.second` wants, asked value by value: inside one process thrice as fast as subscriptions."""

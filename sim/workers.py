@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sim.errors import RoadError
 from sim.session import Scenario, Session
 from stream_jax.task import ACTIONS
 from stream_jax.types import RoadMeasurement
@@ -38,7 +39,9 @@ class InProcess:
     """A session in this process; a crash of SUMO would be a crash of ours."""
 
     def __init__(self, make_session: Callable[[], Session]) -> None:
-        self.make_session, self.session, self.pending = make_session, None, None
+        self.make_session = make_session
+        self.session: Session | None = None
+        self.pending: Reply | EpisodeFailure | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -56,15 +59,11 @@ class InProcess:
 
     def receive(self) -> Reply | EpisodeFailure:
         reply, self.pending = self.pending, None
-        return reply
+        return reply or EpisodeFailure("no episode was begun")
 
     def close(self) -> None:
         if self.session is not None:
             self.session.close()
-
-    @staticmethod
-    def wait_any(workers: list["InProcess"]) -> list["InProcess"]:
-        return workers
 
     def _begin(self, scenario: Scenario, whole: bool) -> Reply:
         if self.session is None:
@@ -74,6 +73,8 @@ class InProcess:
         return Reply([self.session.reset(scenario, warm_up=False)], [], self.session.control_step, None)
 
     def _step(self, action: np.ndarray) -> Reply:
+        if self.session is None:
+            raise RoadError("no episode was begun")
         return one_step(self.session, action)
 
     def _guarded(self, act: Callable[..., Reply], *args: object) -> Reply | EpisodeFailure:
@@ -132,14 +133,6 @@ class Process:
         self.process.join()
         self.process.close()
 
-    @staticmethod
-    def wait_any(workers: list["Process"]) -> list["Process"]:
-        """Waits until at least one of the workers has a reply; returns all that have."""
-        while not (ready := [worker for worker in workers if worker.has_reply()]):
-            handles = [handle for worker in workers for handle in (worker.pipe, worker.process.sentinel)]
-            multiprocessing.connection.wait(handles, timeout=POLL_S)
-        return ready
-
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
@@ -159,6 +152,15 @@ class Process:
     def _death(self) -> str:
         self.process.join(GRACE_S)
         return f"its process ended with exit code {self.process.exitcode}"
+
+
+def wait_any(workers: list[InProcess | Process]) -> list[InProcess | Process]:
+    """Waits until at least one of the workers has a reply; returns all that have."""
+    others = [worker for worker in workers if isinstance(worker, Process)]
+    while not (ready := [worker for worker in workers if worker.has_reply()]):
+        handles = [handle for worker in others for handle in (worker.pipe, worker.process.sentinel)]
+        multiprocessing.connection.wait(handles, timeout=POLL_S)
+    return ready
 
 
 def whole_episode(session: Session, scenario: Scenario) -> Reply:
