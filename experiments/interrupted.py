@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -26,10 +25,10 @@ from data.errors import DataError
 from experiments.cli.main import start
 from experiments.cli.options import PRESETS
 from experiments.cli.reading import UNSET, read
+from experiments.compare import comparable, differing
 from experiments.evaluation import results
 
 RUN = Path(__file__).with_name("run.py")
-TIMED = ("seconds", "_ms")  # in the names of metrics that no two runs have alike
 KILLS = "kills.json"
 FIRST_S = 3.0  # earliest moment of a kill
 
@@ -138,18 +137,6 @@ def command(args: InterruptedOptions, out: Path) -> list[str]:
 def written(out: Path) -> str:
     """Which results there are so far."""
     return ", ".join(sorted({path.stem for path in out.glob("results/**/*.jsonl")})) or "no results"
-
-
-def comparable(out: Path) -> Counter:
-    """How often each row is there, without those that tell how long something took."""
-    rows = (row for path in sorted(out.glob("results/**/*.jsonl")) for row in results.read_rows(path))
-    lasting = (row for row in rows if not any(part in str(row.get("metric")) for part in TIMED))
-    return Counter(repr(sorted(row.items())) for row in lasting)
-
-
-def differing(one: Counter, other: Counter) -> int:
-    """Rows that are in one of the two only."""
-    return sum(((one - other) + (other - one)).values())
 
 
 def _options(argv: Sequence[str] | None) -> InterruptedOptions:

@@ -37,6 +37,7 @@ COMMANDS = {
     "tables": Command("experiments.tables.command:main", "print the paper's tables beside ours"),
     "figures": Command("experiments.figures:main", "draw the paper's tables as bars beside ours"),
     "publish": Command("experiments.publish:main", "copy a run's rows and final controllers into results/"),
+    "compare": Command("experiments.compare:main", "say whether two runs have the same results rows"),
     "sweep": Command("experiments.sweep:main", "train many seeds over all devices"),
     "demand": Command("experiments.demand_sweep:main", "measure controllers over levels of demand"),
     "interrupted": Command("experiments.interrupted:main", "compare a run that is killed often with one left alone"),
