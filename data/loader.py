@@ -1,30 +1,21 @@
-"""npz shards -> arrays, windows and batches for the models; numpy on the host, memory-mapped.
+"""npz shards -> arrays for the models; numpy on the host, memory-mapped.
 
 A window is `window` steps of history and `horizon` steps of target, all inside one part of one fold: none crosses a gap
 or a split.
 """
 
 import dataclasses
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
 
 from data.errors import DataError
 from data.spark_etl import shards
-from stream_jax.types import ForecastData, RoadGraph, TrafficSeries, TrafficWindow, on_host
+from stream_jax.types import ForecastData, RoadGraph, TrafficSeries, on_host
 
 DAY_S = 86_400
-
-
-class Scaler(NamedTuple):
-    """Mean and standard deviation of each feature over what the training part observed."""
-
-    mean: np.ndarray  # [F]
-    std: np.ndarray  # [F], at least 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,48 +70,11 @@ class TrafficDataset:
         seconds = [moment.weekday() * DAY_S + moment.hour * 3600 + moment.minute * 60 for moment in local]
         return (np.array(seconds, np.int64) // self.manifest["bin_s"]).astype(np.int32)
 
-    def scaler(self, fold: int = 0) -> Scaler:
-        """Masked mean and deviation of the training part, shard by shard: nothing later is looked at."""
-        start, stop = self.part("train", fold)
-        count, total, square = np.zeros((3, len(self.manifest["features"])))
-        for low in range(start, stop, 672):
-            piece = self.steps(low, min(low + 672, stop))
-            seen = np.where(piece.observed, piece.values.astype(np.float64), 0.0)
-            count += piece.observed.sum(axis=(0, 1))
-            total += seen.sum(axis=(0, 1))
-            square += (seen**2).sum(axis=(0, 1))
-        mean = total / np.maximum(count, 1)
-        variance = np.maximum(square / np.maximum(count, 1) - mean**2, 0.0)
-        return Scaler(mean.astype(np.float32), np.maximum(np.sqrt(variance), 1e-6).astype(np.float32))
-
-    def batches(
-        self, name: str, batch_size: int, fold: int = 0, rng: np.random.Generator | None = None, target: int = 0
-    ) -> Iterator[TrafficWindow]:
-        """Batches of windows streamed from the shards; shuffled when given a generator; the last may be smaller."""
-        origins = self.origins(name, fold)
-        if rng is not None:
-            origins = rng.permutation(origins)
-        for first in range(0, len(origins), batch_size):
-            windows = [self._window(int(origin), target) for origin in origins[first : first + batch_size]]
-            yield TrafficWindow(*(on_host(np.stack(field)) for field in zip(*windows, strict=True)))
-
     def events(self) -> dict[str, np.ndarray] | None:
         """Labels [L, N] and the list of incidents, or None when the recording has no incident log."""
         if self.manifest["events"] is None:
             return None
         return shards.read_arrays(self.folder / shards.EVENTS)
-
-    def _window(self, origin: int, target: int) -> TrafficWindow:
-        window, horizon = self.manifest["window"], self.manifest["horizon"]
-        piece = self.steps(origin - window + 1, origin + horizon + 1)
-        clock = clock_of(self.slots(piece.time), DAY_S // self.manifest["bin_s"])
-        return TrafficWindow(
-            on_host(piece.values[:window]),
-            on_host(piece.observed[:window]),
-            on_host(piece.values[window:, :, target]),
-            on_host(piece.observed[window:, :, target]),
-            on_host(clock),
-        )
 
 
 def load(folder: Path, verify: bool = False) -> TrafficDataset:

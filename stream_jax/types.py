@@ -45,16 +45,6 @@ class ForecastData(NamedTuple):
     val: Array  # [W] int32, for early stopping
 
 
-class TrafficWindow(NamedTuple):
-    """A batch of forecasting examples."""
-
-    history: Array  # [B, T, N, F] physical units
-    observed: Array  # [B, T, N, F] bool
-    target: Array  # [B, H, N], or [B, H, N, G] with G > 1 target features
-    mask: Array  # like target, bool: True where the target was observed
-    clock: Array  # [B, T + H, 4] calendar of history and horizon (known in advance)
-
-
 class Forecast(NamedTuple):
     """Predicted mean and standard deviation in physical units."""
 

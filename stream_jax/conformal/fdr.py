@@ -16,7 +16,6 @@ import warnings
 from typing import Literal, NamedTuple
 
 import chex
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -112,40 +111,11 @@ def e_step_up(e_values: Array, level: float | Array, *, tested: Array | None = N
     return Rejections(rejected, count, jnp.where(count > 0, required / jnp.maximum(count, 1), jnp.inf))
 
 
-def batch_reject(
-    p_values: Array,
-    level: float | Array,
-    *,
-    steps_per_batch: int,
-    procedure: Literal["bh", "by"] = "by",
-    tested: Array | None = None,
-) -> Array:
-    """Rejects over whole batches of steps, for example a day: controls the FDR of each batch's log, not of each step.
-
-    The last batch may be shorter. A batch is one family of steps_per_batch * N tests, and needs the calibration size
-    of that many (`required_calibration_size`).
-
-    Args:
-        p_values: [T, N].
-        tested: [T, N] bool.
-
-    Returns:
-        [T, N] bool.
-    """
-    chex.assert_rank(p_values, 2)
-    num_steps, num_cells = p_values.shape
-    padding = ((0, -num_steps % steps_per_batch), (0, 0))
-    families = jnp.pad(p_values, padding, constant_values=1.0).reshape(-1, steps_per_batch * num_cells)
-    counted = jnp.pad(_counted(p_values, tested), padding).reshape(families.shape)
-    decide = jax.vmap(lambda p, c: step_up(p, level, procedure=procedure, tested=c).rejected)
-    return decide(families, counted).reshape(-1, num_cells)[:num_steps]
-
-
 def required_calibration_size(num_tests: int, level: float, procedure: Procedure = "by") -> int:
     """Fewest calibration scores with which one anomaly among `num_tests` can be rejected.
 
     The smallest conformal p-value is 1 / (n + 1) and must reach the first cutoff level / (m c). For e-BH the number is
-    necessary, not sufficient: a soft-rank e-value stays below n + 1. For a batch, count all its tests.
+    necessary, not sufficient: a soft-rank e-value stays below n + 1.
     """
     if num_tests < 1 or not 0.0 < level < 1.0:
         raise ValueError(f"need num_tests >= 1 and 0 < level < 1, got {num_tests} and {level}")

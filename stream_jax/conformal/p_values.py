@@ -82,28 +82,6 @@ def label_trim_mask(
     return kept & ~(is_labelled & is_outlier)
 
 
-def block_p_values(calibration_scores: Array, scores: Array, *, calibration_mask: Array | None = None) -> Array:
-    """P-values that count every calibration step as one observation, however many cells it has.
-
-    p = (1 + sum over steps of the step's share of scores >= s) / (1 + steps). Valid when whole steps are exchangeable
-    and the tested cell is a random one of its step, even if all cells of a step move together; never below
-    1 / (1 + steps), which is why it needs months of steps to reject anything.
-
-    Args:
-        calibration_scores: [T, N].
-        calibration_mask: [T, N] bool; steps without any entry do not count.
-    """
-    chex.assert_rank(calibration_scores, 2)
-    kept = jnp.ones(calibration_scores.shape, bool) if calibration_mask is None else calibration_mask
-    per_step = kept.sum(axis=1, keepdims=True)  # [T, 1]
-    weight = jnp.where(kept, 1.0 / jnp.maximum(per_step, 1), 0.0)
-    flat = jnp.where(kept, _nan_as_infinite(calibration_scores), -jnp.inf).ravel()  # [T N]
-    order = jnp.argsort(flat)
-    weight_from = jnp.append(jnp.cumsum(weight.ravel()[order][::-1])[::-1], 0.0)  # [T N + 1] weight at or above a rank
-    mass = weight_from[jnp.searchsorted(flat[order], scores, side="left")]
-    return jnp.where(jnp.isnan(scores), 1.0, jnp.minimum(1.0, (1.0 + mass) / (1.0 + (per_step > 0).sum())))
-
-
 def calibration_conditional_p_values(calibration_scores: Array, scores: Array, *, failure: float = 0.1) -> Array:
     """P-values valid given the calibration set at hand, for all but a `failure` share of calibration sets.
 

@@ -1,4 +1,4 @@
-"""What may be promised about the violations of a controller: the drift bound, its margin, error thresholds, a verdict.
+"""What may be promised about the violations of a controller: the drift bound, its margin, a verdict.
 
 Theorem "Safety under Bounded Model Error" and its proof are wrong (the threshold grows with the violation that it
 should exclude); `paper_epsilon_star` keeps the formula for the record. What holds instead, on every path, with
@@ -52,15 +52,6 @@ class DriftBound(NamedTuple):
     holds: Array  # [] bool; it is algebra, so False means that the log is not one contiguous episode
 
 
-class MarginCheck(NamedTuple):
-    """Whether fresh residuals exceed a conformal margin as rarely as exchangeable ones would."""
-
-    coverage: float  # share of fresh residuals at or below the margin
-    promised: float
-    p_value: float  # of so many exceedances, exact for exchangeable residuals
-    shifted: bool  # the policy or the road has changed: calibrate again
-
-
 class Verdict(NamedTuple):
     """Whether the mean violation per episode is certified to stay below a target, and every number behind it."""
 
@@ -76,17 +67,6 @@ class Verdict(NamedTuple):
     realised: float
     episodes: int
     uncertified_share: float  # steps whose executed action did not satisfy the condition
-
-
-class ErrorRoute(NamedTuple):
-    """The threshold form of the certificate: upper limit of E ||x' - mu|| against epsilon*_abs."""
-
-    certified: bool
-    error_upper: float
-    threshold: float
-    lipschitz: float
-    radius: float
-    exits: float  # share of states outside the ball
 
 
 def drift_bound(terms: DriftTerms, cfg: LyapunovConfig) -> DriftBound:
@@ -136,23 +116,6 @@ def mean_margin(key: Array, residuals: Array, block: int) -> Array:
     return block_bootstrap(key, sums, ratio_of_totals, block, level=2.0 * CONFIDENCE - 1.0).upper
 
 
-def check_margin(
-    fresh: Array, margin: float, num_calibration: int, alpha: float = 0.1, level: float = 0.01
-) -> MarginCheck:
-    """Compares fresh residuals [n] with the margin that `num_calibration` residuals gave.
-
-    A margin of rank k among n is exceeded with a probability that is Beta(n + 1 - k, k) distributed over calibration
-    sets, so the number of exceedances is beta-binomial.
-    """
-    rank = int(conformal_rank(num_calibration, alpha))
-    exceeded = int(np.sum(np.asarray(fresh) > float(margin)))
-    size = int(np.size(fresh))
-    p_value = 1.0
-    if rank <= num_calibration:
-        p_value = float(stats.betabinom.sf(exceeded - 1, size, num_calibration + 1 - rank, rank))
-    return MarginCheck(1.0 - exceeded / size, 1.0 - alpha, p_value, p_value < level)
-
-
 def verdict(bounds: DriftBound, certified_steps: Array, target: float, cfg: LyapunovConfig) -> Verdict:
     """Certifies that the expected mean violation of an episode stays below the target, by actions that were certified.
 
@@ -199,31 +162,6 @@ def decrease_share(values: Array) -> Array:
 def certified_share(terms: DriftTerms, cfg: LyapunovConfig) -> Array:
     """rho_cert: share of executed steps with L(x') - L(x) <= -kappa d_C + delta, as it turned out."""
     return (shortfall(terms.value, terms.value_next, 0.0, terms.violation, cfg) <= 0.0).mean()
-
-
-def epsilon_star_abs(target: float, excess: float, lipschitz: float, cfg: LyapunovConfig) -> float:
-    """Largest mean error ||x' - mu|| that certifies the target without a margin; negative: no error is small enough.
-
-    (kappa target - delta - mean excess) / Lbar, to be compared with an upper confidence limit of the absolute error.
-    """
-    return (cfg.kappa * target - cfg.delta - excess) / lipschitz
-
-
-def error_route(
-    error_upper: float, norms: Array, radius: float, lipschitz: float, excess: float, target: float, cfg: LyapunovConfig
-) -> ErrorRoute:
-    """Certifies by the world model's error instead of by the margin: valid, and many times looser.
-
-    Args:
-        error_upper: confidence limit of the mean absolute error, `ModelError.upper`.
-        norms: any shape, ||x'|| and ||mu|| on fresh episodes; the bound speaks only about the ball.
-        radius: of the ball, fixed before those episodes.
-        lipschitz: of L on that ball, fixed before those episodes.
-        excess: mean excess of the executed steps, at margin 0.
-    """
-    exits = float((np.asarray(norms) > radius).mean())
-    threshold = epsilon_star_abs(target, excess, lipschitz, cfg)
-    return ErrorRoute(exits == 0.0 and error_upper <= threshold, error_upper, threshold, lipschitz, radius, exits)
 
 
 def paper_epsilon_star(mean_violation: float, lipschitz: float, jacobian: float, cfg: LyapunovConfig) -> float:

@@ -13,7 +13,6 @@ from scipy.stats import false_discovery_control
 
 from stream_jax.conformal.fdr import (
     CalibrationSizeWarning,
-    batch_reject,
     bh_reject,
     by_reject,
     check_calibration_size,
@@ -141,17 +140,6 @@ def test_storey_doubles_the_level_when_half_are_far_from_null():
     storey = jax.jit(storey_bh_reject)
     assert storey(jnp.array([0.02, 0.04, 0.07, 0.9]), 0.05).sum() == 0
     assert storey(jnp.array([0.02, 0.04, 0.07, 0.08]), 0.05).sum() == 4
-
-
-def test_a_batch_is_one_family_and_the_last_may_be_shorter():
-    rng = np.random.default_rng(0)
-    p_values, tested = (rng.random((7, 5)) ** 3).astype(np.float32), rng.random((7, 5)) < 0.8
-    rejected = jax.jit(lambda p, t: batch_reject(p, 0.2, steps_per_batch=3, tested=t))(p_values, tested)
-    for first in (0, 3, 6):
-        family = slice(first, min(first + 3, 7))
-        expected = jax.jit(by_reject)(p_values[family].ravel(), 0.2, tested=tested[family].ravel())
-        chex.assert_trees_all_equal(rejected[family].ravel(), expected)
-    assert rejected.any() and not rejected.all()
 
 
 def test_weights_of_mean_one_take_the_place_of_an_equal_budget():

@@ -15,7 +15,6 @@ from scipy import stats
 from stream_jax.conformal.fdr import bh_reject
 from stream_jax.conformal.p_values import (
     InvalidPValueWarning,
-    block_p_values,
     bonferroni_combine,
     calibration_conditional_p_values,
     cauchy_combine,
@@ -31,7 +30,6 @@ from stream_jax.conformal.p_values import (
 
 # Compiled once per shape: run op by op, these tests would spend their time in the compiler.
 conformal = jax.jit(conformal_p_values, static_argnames=("two_sided", "assume_sorted"))
-block = jax.jit(block_p_values)
 exponential_tail = jax.jit(exponential_tail_p_values)
 conditional = jax.jit(calibration_conditional_p_values, static_argnames="failure")
 bonferroni = jax.jit(bonferroni_combine)
@@ -192,29 +190,6 @@ def test_exponential_tail_continues_the_ranks_and_never_increases():
     assert np.all(np.diff(p_values) <= 0.0)
     is_body = scores <= np.sort(calibration)[899]
     np.testing.assert_array_equal(p_values[is_body], np.asarray(conformal(calibration, scores))[is_body])
-
-
-def test_block_p_value_counts_each_step_once():
-    # Steps {1, 3} and {2, 2}. s = 2.5: shares 1/2 and 0 -> 1.5 / 3. s = 2: shares 1/2 and 1 -> 2.5 / 3.
-    calibration = jnp.array([[1.0, 3.0], [2.0, 2.0]])
-    np.testing.assert_allclose(block(calibration, jnp.array([2.5, 2.0])), [0.5, 2.5 / 3], rtol=1e-6)
-    # Without the 1, step one is {3}: share 1 -> 2 / 3. A step left out whole is no step: (1 + 1) / 2.
-    one_out = jnp.array([[False, True], [True, True]])
-    np.testing.assert_allclose(block(calibration, jnp.array([2.5]), calibration_mask=one_out), 2 / 3)
-    step_out = jnp.array([[False, True], [False, False]])
-    np.testing.assert_allclose(block(calibration, jnp.array([2.5]), calibration_mask=step_out), 1.0)
-
-
-def test_block_p_value_stays_valid_where_pooling_invents_resolution():
-    # 10 steps whose 50 cells all move together; leave each step out in turn. The largest step is the test once in ten:
-    # pooled it gets 1 / 451, though P(p <= 1 / 451) is then 1 / 10. By blocks it gets 1 / 10.
-    steps = np.arange(10, dtype=np.float32)
-    calibration = steps[:, None] * np.ones((1, 50), np.float32)
-    is_kept = np.broadcast_to(~np.eye(10, dtype=bool)[..., None], (10, 10, 50))
-    blocks = jax.vmap(lambda s, kept: block(calibration, s, calibration_mask=kept))(steps, is_kept)
-    np.testing.assert_allclose(np.sort(blocks), np.arange(1, 11) / 10, rtol=1e-5)
-    pooled = conformal(calibration[:9].ravel(), steps[9])
-    np.testing.assert_allclose(pooled, 1 / 451, rtol=1e-6)
 
 
 def test_parametric_p_values_are_the_two_sided_tails():

@@ -14,7 +14,6 @@ from data import loader
 from data.errors import DataError
 from data.spark_etl import shards
 from data.spark_etl.split import split_recording
-from stream_jax.types import TrafficWindow
 
 STEPS, CELLS, FEATURES, BIN_S = 200, 3, 2, 900
 WINDOW, HORIZON = 12, 4
@@ -96,57 +95,6 @@ def test_the_series_is_what_was_written_however_it_is_cut_into_shards(dataset, t
     whole = loader.load(write_dataset(tmp_path, bounds=(0, STEPS))).series()
     for one, other in zip(series, whole, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_the_scaler_is_the_masked_mean_and_deviation_of_the_training_part(dataset):
-    start, stop = dataset.part("train")
-    scaler = dataset.scaler()
-    for feature in range(FEATURES):
-        seen = VALUES[start:stop, :, feature][OBSERVED[start:stop, :, feature]].astype(np.float64)
-        np.testing.assert_allclose(scaler.mean[feature], seen.mean(), rtol=1e-6)
-        np.testing.assert_allclose(scaler.std[feature], seen.std(), rtol=1e-6)
-
-
-def test_the_scaler_does_not_look_past_the_training_part(dataset, tmp_path):
-    later = VALUES.copy()
-    later[dataset.part("train")[1] :] *= 1000.0
-    changed = loader.load(write_dataset(tmp_path, later)).scaler()
-    np.testing.assert_array_equal(changed.mean, dataset.scaler().mean)
-    np.testing.assert_array_equal(changed.std, dataset.scaler().std)
-    earlier = VALUES.copy()
-    earlier[0] *= 1000.0
-    assert (loader.load(write_dataset(tmp_path / "earlier", earlier)).scaler().mean > changed.mean).all()
-
-
-def test_a_feature_that_never_changes_has_a_deviation_that_can_be_divided_by(tmp_path):
-    scaler = loader.load(write_dataset(tmp_path, np.full_like(VALUES, 3.0))).scaler()
-    np.testing.assert_allclose(scaler.mean, 3.0)
-    np.testing.assert_allclose(scaler.std, 1e-6)
-
-
-@pytest.mark.parametrize("name", shards.PART_NAMES)
-@pytest.mark.parametrize("target", [0, 1])
-def test_batches_are_slices_of_the_series(dataset, name, target):
-    series, origins = dataset.series(), dataset.origins(name)
-    batches = list(dataset.batches(name, batch_size=5, target=target))
-    assert [len(batch.history) for batch in batches[:-1]] == [5] * (len(batches) - 1)
-    joined = TrafficWindow(*(np.concatenate(field) for field in zip(*batches, strict=True)))
-    assert len(joined.history) == len(origins)
-    for row, origin in enumerate(origins):
-        past, ahead = slice(origin - WINDOW + 1, origin + 1), slice(origin + 1, origin + 1 + HORIZON)
-        np.testing.assert_array_equal(joined.history[row], series.values[past])
-        np.testing.assert_array_equal(joined.observed[row], series.observed[past])
-        np.testing.assert_array_equal(joined.target[row], series.values[ahead, :, target])
-        np.testing.assert_array_equal(joined.mask[row], series.observed[ahead, :, target])
-        np.testing.assert_array_equal(joined.clock[row], series.clock[past.start : ahead.stop])
-
-
-def test_shuffled_batches_hold_every_window_once(dataset):
-    shuffled = list(dataset.batches("train", 7, rng=np.random.default_rng(1)))
-    plain = list(dataset.batches("train", 7))
-    one, other = (np.concatenate([batch.history for batch in batches]) for batches in (shuffled, plain))
-    assert not np.array_equal(one, other)
-    np.testing.assert_array_equal(np.sort(one[:, 0, 0, 0]), np.sort(other[:, 0, 0, 0]))
 
 
 def test_slots_are_local_and_skip_the_hour_that_the_clock_skips(dataset):
