@@ -7,6 +7,7 @@ from data import loader
 from data.errors import DataError
 from experiments.cli.options import RunOptions
 from experiments.evaluation import results
+from experiments.methods.control import lookahead
 from experiments.methods.control.controllers import NAMES, check_controllers, make_method
 from experiments.stages import control as control_stage
 from experiments.tables.control_tables import HINDSIGHT
@@ -49,6 +50,15 @@ def test_rows_of_every_controller_and_metric_and_nothing_runs_twice(run, console
     assert (run / "control" / "safety.png").exists()
 
 
+def test_the_lookahead_controller_is_paired_with_the_default_plan_hour_by_hour(run, console):
+    file = control_stage.control(options(controllers=["default_plan", "lookahead"], episodes=2), run, console)
+    of = {row["metric"]: row for row in results.read_rows(file) if row["method"] == "lookahead"}
+    assert of["travel_time_minus_default"]["hours"] == 2
+    assert of["travel_time_minus_default"]["value"] < 0
+    saved = next((run / "control").glob("episodes/*/lookahead-*/000-*.npz"))
+    assert saved.parent.name == f"lookahead-{lookahead.version()}"
+
+
 def test_another_level_keeps_the_rows_of_the_first(tmp_path):
     level = lambda name: [  # noqa: E731
         {"dataset": "d", "preset": "p", "data_hash": "h", "stage": "control", "method": "m", "level": name}
@@ -66,7 +76,7 @@ def test_every_named_controller_can_be_made(run):
     road = city_road(dataset, GridConfig(size=2), DemandConfig(duration_s=300), run / "control")
     for name in check_controllers(None):
         assert make_method(name, road, 500.0, run / "made").name == name
-    assert len(NAMES) == 12
+    assert len(NAMES) == 13
 
 
 def test_all_stands_for_every_controller_and_level():

@@ -12,6 +12,7 @@ from experiments.methods.control import (
     fixed_time,
     following_plan,
     guarded_max_pressure,
+    lookahead,
     max_pressure,
     static_plan,
     sumo_nema,
@@ -33,7 +34,7 @@ PLAIN = {
     "static_20_45_guard": functools.partial(static_plan.driver, 20.0, 45.0, 85.0),
     "static_14_32_guard": functools.partial(static_plan.driver, 14.0, 32.0, 85.0),
 }
-NAMES = (*PLAIN, "following_plan", "webster", "sumo_nema")
+NAMES = (*PLAIN, "following_plan", "lookahead", "webster", "sumo_nema")
 
 
 def check_controllers(names: list[str] | None) -> list[str]:
@@ -53,6 +54,8 @@ def make_method(name: str, road: CityRoad, vehicles_per_hour: float, folder: Pat
     if name == "following_plan":
         followed = without_learning(name, road.network, default_plan.driver)
         return followed._replace(step_fn=following_plan.step_fn, version=following_plan.version())
+    if name == "lookahead":
+        return without_learning(name, road.network, lookahead.driver)._replace(version=lookahead.version())
     if name == "sumo_nema":
         return without_learning(name, road.network, functools.partial(sumo_nema.driver, road.network, folder))
     return without_learning(name, road.network, PLAIN[name])
