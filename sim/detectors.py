@@ -108,13 +108,13 @@ class Tracker:
                 self._vehicles[name].leave(self._nowhere)  # it leaves without crossing the stop line
         for name in gone:
             self._finish(name)
-        queue = [0] * (self._num_cells + 1)
+        queue, present = [0] * (self._num_cells + 1), [0] * (self._num_cells + 1)
         links = [0] * (len(self._network.stop_edges) + 1)
         occupied = [False] * self._num_cells
         front = [0] * self._num_cells
-        self._watch(seen, queue, links, occupied, front)
-        self._watch_waiting(waiting, queue, links)
-        return self._detectors(queue, links, occupied, front)
+        self._watch(seen, queue, present, links, occupied, front)
+        self._watch_waiting(waiting, queue, present, links)
+        return self._detectors(queue, present, links, occupied, front)
 
     def measure(self) -> RoadMeasurement:
         """What happened since the last call, as one control step."""
@@ -148,16 +148,17 @@ class Tracker:
             self._total_wait,
         )
 
-    def _watch(self, seen: Iterable, queue: list, links: list, occupied: list, front: list) -> None:
+    def _watch(self, seen: Iterable, queue: list, present: list, links: list, occupied: list, front: list) -> None:
         """The loop over all vehicles: kept flat, it is the host's share of every simulated second."""
         vehicles, longest = self._vehicles, self._wait
-        present = new = 0
+        total = new = 0
         for name, (lane, position, speed) in seen:
             vehicle = vehicles.get(name) or self._meet(name)
-            present += 1
+            total += 1
             new += vehicle.is_new
             if lane != vehicle.lane:
                 self._drive(vehicle, name, lane)
+            present[vehicle.cell] += 1
             if speed < HALTING_MPS:
                 vehicle.wait += 1
                 queue[vehicle.cell] += 1
@@ -170,16 +171,17 @@ class Tracker:
                     occupied[cell] = True
                     if wait > front[cell]:
                         front[cell] = wait
-        self._travel_time += present
+        self._travel_time += total
         self._new_vehicle_seconds += new
 
-    def _watch_waiting(self, waiting: Iterable[str], queue: list, links: list) -> None:
+    def _watch_waiting(self, waiting: Iterable[str], queue: list, present: list, links: list) -> None:
         for name in waiting:
             vehicle = self._vehicles.get(name) or self._meet(name)
             if vehicle.lane is None:
                 self._drive(vehicle, name, f"{self._route_of(name)[0]}_0")
             vehicle.wait += 1
             queue[vehicle.cell] += 1
+            present[vehicle.cell] += 1
             links[vehicle.approach] += 1
             self._wait[vehicle.signal] = max(self._wait[vehicle.signal], vehicle.wait)
             self._travel_time += 1
@@ -224,7 +226,7 @@ class Tracker:
             vehicle.movement = tuple(signal * PHASES + phase for phase in phases)
             vehicle.cell = vehicle.movement[0] if phases else vehicle.cell
 
-    def _detectors(self, queue: list, links: list, occupied: list, front: list) -> Detectors:
+    def _detectors(self, queue: list, present: list, links: list, occupied: list, front: list) -> Detectors:
         shape = (self._num_signals, PHASES)
         halting = np.array(queue[:-1], float)
         self._queue += halting
@@ -234,6 +236,7 @@ class Tracker:
             front_wait=np.array(front, float).reshape(shape),
             queue=halting.reshape(shape),
             downstream=(self._feeds @ np.array(links[:-1], float)).reshape(shape),
+            present=np.array(present[:-1], float).reshape(shape),
         )
 
     def _outside(self) -> _Vehicle:
@@ -266,7 +269,7 @@ class Tracker:
 def no_detectors(num_signals: int) -> Detectors:
     """An empty road."""
     zeros = np.zeros((num_signals, PHASES))
-    return Detectors(zeros.astype(bool), zeros, zeros, zeros)
+    return Detectors(zeros.astype(bool), zeros, zeros, zeros, zeros)
 
 
 def _lane_cells(network: Network) -> dict[str, tuple[int, ...]]:

@@ -61,6 +61,7 @@ class Detectors(NamedTuple):
     front_wait: np.ndarray  # [I, 8] s, longest wait among those vehicles
     queue: np.ndarray  # [I, 8] halting vehicles, upstream and not yet inserted ones too
     downstream: np.ndarray  # [I, 8] halting vehicles on the links that the phase feeds
+    present: np.ndarray  # [I, 8] vehicles on the approach that head for the phase, not yet inserted ones too
 
 
 class SignalState(NamedTuple):

@@ -12,17 +12,19 @@ from experiments.methods.control import (
     fixed_time,
     guarded_max_pressure,
     max_pressure,
+    splits,
     static_plan,
     switching,
     webster,
 )
-from sim.nema import CONFLICT, GREEN, RED, YELLOW, Detectors, decode_action
+from sim.nema import CONFLICT, GREEN, MIN_GREEN, RED, YELLOW, Detectors, decode_action
 from sim.network import GridConfig, Network, build_grid
 
 NOTHING = np.zeros((4, 8))
 DRIVERS = {
     "max_pressure": max_pressure.driver,
     "guarded_max_pressure": guarded_max_pressure.driver,
+    "splits": splits.driver,
     "static_plan": functools.partial(static_plan.driver, 20.0, 45.0),
     "default_plan": default_plan.driver,
     "fixed_time": fixed_time.driver,
@@ -37,7 +39,7 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Network:
 
 def seen(**fields: np.ndarray) -> Detectors:
     """Detectors of four intersections that see nothing but what is given."""
-    blank = {"occupied": NOTHING > 0, "front_wait": NOTHING, "queue": NOTHING, "downstream": NOTHING}
+    blank = dict.fromkeys(Detectors._fields, NOTHING) | {"occupied": NOTHING > 0}
     return Detectors(**(blank | fields))
 
 
@@ -55,7 +57,8 @@ def drive(driver, grid: Network, seconds: int, rng: np.random.Generator) -> np.n
     for second in range(seconds):
         if second % 5 == 0:
             queue = rng.poisson(2.0, (4, 8)).astype(float)
-            detectors = Detectors(queue > 0, rng.uniform(0, 90, (4, 8)) * (queue > 0), queue, rng.poisson(1.0, (4, 8)))
+            wait, beyond = rng.uniform(0, 90, (4, 8)) * (queue > 0), rng.poisson(1.0, (4, 8))
+            detectors = Detectors(queue > 0, wait, queue, beyond, queue + 1)
         lights.append(driver.update(detectors, plan).copy())
     return np.stack(lights)
 
@@ -161,10 +164,37 @@ def test_webster_stays_finite_beyond_saturation():
 
 def test_a_static_plan_ignores_what_it_is_told(grid):
     short, long = decode_action(np.full((4, 9), -1.0)), decode_action(np.ones((4, 9)))
-    busy = Detectors(np.ones((4, 8), bool), NOTHING, NOTHING + 5, NOTHING)
+    busy = Detectors(np.ones((4, 8), bool), NOTHING, NOTHING + 5, NOTHING, NOTHING + 5)
     shown = []
     for plan in (short, long):
         driver = static_plan.driver(20.0, 45.0)
         driver.reset(grid)
         shown.append([driver.update(busy, plan) for _ in range(200)])
     np.testing.assert_array_equal(*shown)
+
+
+def test_splits_follow_the_vehicles_and_fill_a_bounded_cycle():
+    load = np.random.default_rng(0).poisson(3.0, (4, 8)).astype(float)
+    greens = splits.ring_greens(load)
+    rings = greens.reshape(4, 2, 4).sum(-1) + 4 * splits.LOST_S
+    np.testing.assert_allclose(rings, splits.CYCLE_S)
+    sides = greens.reshape(4, 2, 2, 2).sum(-1)
+    np.testing.assert_allclose(sides[:, 0], sides[:, 1])  # both rings reach the barrier together
+    assert (greens >= MIN_GREEN - 1e-9).all()
+    assert splits.ring_greens(load + at(2, 9.0))[0, 1] > greens[0, 1]
+    own = splits.sequence_greens(load, NOTHING == 0)
+    np.testing.assert_allclose(own.sum(1) + 8 * splits.LOST_S, splits.CYCLE_S)
+
+
+def test_splits_keep_half_of_what_was_there(grid):
+    driver = splits.driver()
+    driver.reset(grid)
+    plan, before, now = decode_action(np.zeros((4, 9))), seen(present=at(2, 12.0)), seen(present=at(4, 12.0))
+    for _ in range(splits.MEAN_S):
+        driver.update(before, plan)
+    green = []
+    for _ in range(2 * splits.MEAN_S):
+        driver.update(now, plan)
+        green.append(driver._plan.max_green[0, [1, 3]])
+    assert green[0][0] > MIN_GREEN[1] + 20 and green[0][1] > MIN_GREEN[3] + 20  # both: half now, half the mean
+    assert green[-1][0] < MIN_GREEN[1] + 1 and green[-1][1] > 60

@@ -38,7 +38,7 @@ class Record(NamedTuple):
 def detectors(occupied, front_wait=None):
     occupied = np.atleast_2d(np.asarray(occupied, bool))
     wait = np.zeros(occupied.shape) if front_wait is None else np.atleast_2d(front_wait)
-    return Detectors(occupied, wait, np.zeros(occupied.shape), np.zeros(occupied.shape))
+    return Detectors(occupied, wait, *3 * [np.zeros(occupied.shape)])
 
 
 @functools.cache

@@ -76,7 +76,7 @@ def test_every_named_controller_can_be_made(run):
     road = city_road(dataset, GridConfig(size=2), DemandConfig(duration_s=300), run / "control")
     for name in check_controllers(None):
         assert make_method(name, road, 500.0, run / "made").name == name
-    assert len(NAMES) == 13
+    assert len(NAMES) == 14
 
 
 def test_all_stands_for_every_controller_and_level():
