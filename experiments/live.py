@@ -11,11 +11,11 @@ import numpy as np
 from data import loader
 from data.errors import DataError
 from data.loader import TrafficDataset
-from experiments.methods.control import default_plan
 from experiments.stages import agent_road
 from experiments.stages.keeping import DATA, kept_road
 from sim.city_road import draw_scenarios, vehicles_per_hour
 from sim.demand import DEMAND_LEVELS, DemandConfig
+from sim.drivers import DRIVERS
 from sim.network import Network, read_network
 from sim.session import Scenario, Session, SessionConfig
 from stream_jax import checkpoint, pipeline
@@ -76,7 +76,7 @@ def drive(
     """Steps SUMO and the compiled tick by turns; the recording plays the city's sensors."""
     adjacency = jnp.asarray(agent_road.adjacency(network))
     decide = _with_city(system, dataset, scenario, adjacency) if dataset else _without_city(system, network, adjacency)
-    with Session(network, default_plan.driver(), cfg) as session:
+    with Session(network, DRIVERS[system.config.agent.action.name](), cfg) as session:
         road, minute = session.reset(scenario), 0
         while not session.done:
             action, view, certificate, rejected = decide(minute, road)

@@ -162,7 +162,7 @@ def drift_promises(trained: System, dataset: TrafficDataset, args: VerifyOptions
     road, factor = kept_road(args.checkpoint, trained, dataset, demand, args.cache)
     rate = vehicles_per_hour(DEMAND_LEVELS[args.level], len(road.network.ids), factor)
     days = system.city_days(trained, dataset)
-    site = agent_road.Site(road, days, rate, args.workers, rich.get_console())
+    site = agent_road.Site(road, days, rate, args.workers, rich.get_console(), trained.config.agent.action)
     collect = agent_road.collector(site, "test", args.cache)
     agent, cfg = trained.params.agent, trained.config.agent
     adjacency = jnp.asarray(agent_road.adjacency(road.network))

@@ -42,7 +42,7 @@ class ActionPart:
 
 @dataclasses.dataclass(frozen=True)
 class ActionSpace:
-    """What one intersection is told in a control step: numbers in [-1, 1], where 0 everywhere is the default plan."""
+    """What one intersection is told in a control step: numbers in [-1, 1], where 0 leaves its controller as it is."""
 
     name: str
     parts: tuple[ActionPart, ...]
@@ -62,8 +62,12 @@ class ActionSpace:
         raise KeyError(f"the action {self.name!r} has no part {name!r}")
 
 
+# The look-ahead controller is told what vehicles of each phase and waiting are worth, the actuated NEMA controller how
+# long greens and waits may last. What reacts to queues counts on both having entries by phase first, then one more.
+PRICES = ActionSpace("prices", (ActionPart("phase", PHASES), ActionPart("waiting", 1)))
 GREENS = ActionSpace("greens", (ActionPart("max_green", PHASES), ActionPart("guard", 1)))
-ACTIONS = GREENS.size  # 9: the maximum greens of the eight phases and the waiting guard
+SPACES = {space.name: space for space in (PRICES, GREENS)}
+ACTIONS = PRICES.size  # 9, as many as `GREENS` has
 
 
 class Local(NamedTuple):

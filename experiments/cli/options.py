@@ -14,6 +14,7 @@ from experiments.cli.reading import UNSET, merged, read
 from experiments.tables import paper
 
 STAGES = ("etl", "forecast", "detect", "control", "report")
+ACTIONS = ("prices", "greens")  # what learned controllers tell the signals
 LEVELS = ("moderate", "heavy", "overload", "all")  # of demand
 PRESETS = ("smoke", "default", "paper")
 SIDES = {"smoke": 2, "default": 4, "paper": 4}  # intersections a side of each preset's grid
@@ -68,6 +69,7 @@ Goes from raw recordings to results. Each stage reads what the one before it wro
   stream-jax run --dataset tdrive --table aci            one table of the paper, with what it needs
   stream-jax run --stage detect --detectors pca          other detectors beside ours
   stream-jax run --stage control --controllers default_plan lycon_wrl_plus cpo    only these controllers
+  stream-jax run --stage control --action greens         as the published controllers have learned
   stream-jax run --stage control report --network my.net.xml --demand-factor 0.5   your own signals
   stream-jax run --dataset sensors --raw metr.npz --coordinates sensors.csv --feature speed --unit mph
 
@@ -77,7 +79,8 @@ CONTROLLERS_HELP = (
     "controllers to compare (ours and four without learning); any controller without learning, lycon_wrl_plus and its "
     "variants :no_lyapunov, :soft_0.1, :soft_1, :no_uncertainty, :no_anomaly, :diagonal and :learned (the last two "
     "change the covariance of the city's cells), and ppo, cpo, sac_lagrangian and la_mbda; these four also as "
-    "<name>:following, which start from the plan that lycon_wrl_plus starts from instead of the default plan"
+    "<name>:following, which start from the plan that lycon_wrl_plus starts from instead of the default plan "
+    "(with --action greens)"
 )
 Stage = Literal[STAGES]  # type: ignore[valid-type]
 Level = Literal[LEVELS]  # type: ignore[valid-type]
@@ -129,6 +132,9 @@ class Control:
     """your own .net.xml or .sumocfg instead of a grid"""
     demand_factor: Annotated[float, tyro.conf.arg(metavar="F")] = 1.0
     """multiplies the vehicles of every level"""
+    action: Annotated[Literal[ACTIONS] | None, UNSET] = None  # type: ignore[valid-type]
+    """what learned controllers set: the prices of the look-ahead controller, or maximum greens of the default plan
+    (prices; with --trained, what the files there were learned with)"""
     trained: Annotated[Path | None, UNSET, tyro.conf.arg(metavar="DIR")] = None
     """drive the final controllers in this folder instead of learning, also on another network than theirs:
     <out>/control/controllers of a run, or results/<name>/controllers"""

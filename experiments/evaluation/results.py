@@ -17,7 +17,8 @@ import scipy.stats
 
 from stream_jax import store
 
-KEY = ("dataset", "preset", "data_hash", "stage", "method", "network")  # rows on a preset's own grid name no network
+# Rows on a preset's own grid name no network, and those of controllers that set greens no action.
+KEY = ("dataset", "preset", "data_hash", "stage", "method", "network", "action")
 RUNS = "runs.json"  # the facts of the runs behind each file of a folder, by the file's name
 OTHER_FACTS = "facts"  # of a row on disk: which entry of that list is its run's, if it is not the first
 Value = float | int | bool | str | None  # an infinity or a NaN is text, such as "inf"
@@ -42,6 +43,7 @@ class Row(NamedTuple):
     hours: int | None = None  # different ones among those episodes
     drives: int | None = None  # behind the best of each hour
     network: str | None = None  # None is the preset's own grid
+    action: str | None = None  # of a learned controller; None: it sets greens
     trained_on: str | None = None  # the network that a controller learned on, if another one
     setting: str | None = None  # of a sensitivity table
     component: str | None = None  # of a control tick that was timed
@@ -72,7 +74,7 @@ FIELDS = (*Facts._fields, *Row._fields)
 
 
 def write_rows(path: Path, rows: Iterable[dict]) -> None:
-    """Adds rows to a file, replacing those of the same run (dataset, preset, data, stage, method, network); atomic."""
+    """Adds rows to a file, replacing those of the same run (see `KEY`); atomic."""
     rows = list(rows)
     replaced = {run_of(row) for row in rows}
     replace_rows(path, [row for row in read_rows(path) if run_of(row) not in replaced] + rows)
@@ -163,6 +165,13 @@ def _mark(facts: dict) -> str:
 
 def _plain(value: dict) -> str:
     return json.dumps(value, separators=(",", ":"))
+
+
+def of_one_action(rows: Sequence[dict]) -> list[dict]:
+    """Rows without those of controllers that set greens where the same method also has rows of setting prices."""
+    place = lambda row: (*(row.get(name) for name in KEY if name != "action"), row.get("level"))  # noqa: E731
+    priced = {place(row) for row in rows if "action" in row}
+    return [row for row in rows if "action" in row or place(row) not in priced]
 
 
 def _finite(value: object) -> object:

@@ -1,6 +1,8 @@
 """Pictures of a learned controller: how it learned, what it did in an episode, which greens it chose for which flow."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -11,21 +13,22 @@ from sim.city_road import CityRoad
 from sim.closures import RoadIncident
 from sim.loop import Episode
 from sim.nema import decode_action
-from stream_jax.rl.agent import Decision
-from stream_jax.task import Limits
+from stream_jax.rl.agent import AgentConfig, Decision
+from stream_jax.task import GREENS, PRICES, Limits
 
 SOURCES = ("policy", "projected", "previous", "default plan", "longest queue", "least excess")
 THROUGH = slice(1, 8, 2)  # NEMA phases 2, 4, 6, 8
 
 
 def draw_all(
-    folder: Path, curve: list[dict], episodes: list[Episode], place: Path, road: CityRoad, limits: Limits
+    folder: Path, curve: list[dict], episodes: list[Episode], place: Path, road: CityRoad, cfg: AgentConfig
 ) -> None:
-    """Writes learning.png, episode.png and greens.png to a folder."""
+    """Writes learning.png, episode.png, and greens.png or prices.png, to a folder."""
     draw_learning(folder / "learning.png", curve)
     shown = max(episodes, key=lambda one: (_interventions_at_incidents(one, place), len(one.scenario.incidents)))
-    draw_episode(folder / "episode.png", shown, place, limits)
-    draw_greens(folder / "greens.png", episodes, road)
+    draw_episode(folder / "episode.png", shown, place, cfg.goal)
+    draw = draw_greens if cfg.action == GREENS else draw_prices
+    draw(folder / f"{cfg.action.name}.png", episodes, road)
 
 
 def draw_learning(path: Path, curve: list[dict]) -> None:
@@ -77,25 +80,45 @@ def draw_episode(path: Path, episode: Episode, place: Path, limits: Limits) -> N
 
 def draw_greens(path: Path, episodes: list[Episode], road: CityRoad) -> None:
     """Maximum green of the through phases and the guard, against the city's flow at the intersection."""
+    plans = [decode_action(action, road.network.is_nema) for episode in episodes for action in episode.action]
+    shown = (
+        Choice("maximum green of through phases, s", [plan.max_green[:, THROUGH].mean(1) for plan in plans], 70.0),
+        Choice("waiting guard, s", [plan.guard for plan in plans], 85.0),
+    )
+    _draw_choices(path, shown, episodes, road, "default plan")
+
+
+def draw_prices(path: Path, episodes: list[Episode], road: CityRoad) -> None:
+    """Prices of the through phases and of waiting, against the city's flow at the intersection."""
+    told = [action for episode in episodes for action in episode.action]
+    phase, waiting = PRICES.place("phase"), PRICES.place("waiting")
+    shown = (
+        Choice("price of through phases", [action[:, phase][:, THROUGH].mean(1) for action in told], 0.0),
+        Choice("price of waiting", [action[:, waiting][:, 0] for action in told], 0.0),
+    )
+    _draw_choices(path, shown, episodes, road, "the look-ahead controller as it is tuned")
+
+
+class Choice(NamedTuple):
+    """Something that a controller sets."""
+
+    title: str
+    values: list[np.ndarray]  # of each control step, [I]
+    usual: float  # what action 0 means
+
+
+def _draw_choices(path: Path, shown: Sequence[Choice], episodes: list[Episode], road: CityRoad, dotted: str) -> None:
     usual = np.maximum(road.flow.mean(0), 1e-9)  # a signal beside the city has none
-    flow, green, guard = [], [], []
+    flow = []
     for episode in episodes:
         first = episode.scenario.first_step + 60 * np.arange(len(episode.action)) // road.planner.cfg.bin_s
-        for step, action in zip(first, episode.action, strict=True):
-            plan = decode_action(action, road.network.is_nema)
-            flow.append(road.flow[min(step, len(road.flow) - 1)] / usual)
-            green.append(plan.max_green[:, THROUGH].mean(1))
-            guard.append(plan.guard)
+        flow += [road.flow[min(step, len(road.flow) - 1)] / usual for step in first]
     figure = Figure(figsize=(10, 3.6), layout="constrained")
-    axes = figure.subplots(1, 2)
-    for axis, values, title in zip(
-        axes, (green, guard), ("maximum green of through phases, s", "waiting guard, s"), strict=True
-    ):
-        axis.plot(np.ravel(flow), np.ravel(values), ".", ms=1.5, alpha=0.3)
-        axis.set(xlabel="city's flow at the intersection / usual", ylabel=title)
-    axes[0].axhline(70.0, color="C3", ls=":")
-    axes[1].axhline(85.0, color="C3", ls=":")
-    figure.suptitle("what the controller chose (dotted: default plan)")
+    for axis, choice in zip(figure.subplots(1, 2), shown, strict=True):
+        axis.plot(np.ravel(flow), np.ravel(choice.values), ".", ms=1.5, alpha=0.3)
+        axis.set(xlabel="city's flow at the intersection / usual", ylabel=choice.title)
+        axis.axhline(choice.usual, color="C3", ls=":")
+    figure.suptitle(f"what the controller chose (dotted: {dotted})")
     figure.savefig(path, dpi=110)
 
 

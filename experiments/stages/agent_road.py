@@ -16,15 +16,15 @@ from rich.console import Console
 
 from data.spark_etl import shards
 from experiments.evaluation import drives as evaluation
-from experiments.methods.control import default_plan
 from sim import loop as sim_loop
 from sim.city_road import CityRoad, draw_scenarios
+from sim.drivers import DRIVERS
 from sim.loop import Tick, run_episodes
 from sim.network import Network
 from sim.session import Scenario
 from stream_jax.rl.lycon_wrl_plus import Collect, Decision, Episode, PolicyStep
 from stream_jax.rl.state import advance_clock
-from stream_jax.task import ACTIONS, physical_state, traffic_reward
+from stream_jax.task import ACTIONS, ActionSpace, physical_state, traffic_reward
 from stream_jax.types import Certificate, CityView, RoadMeasurement
 
 CONTROL_S = 60
@@ -46,6 +46,7 @@ class Site(NamedTuple):
     vehicles_per_hour: float  # while learning
     workers: int  # SUMO processes side by side
     console: Console | None
+    action: ActionSpace  # what they tell the signals
 
 
 class Moments(NamedTuple):
@@ -128,16 +129,16 @@ def collector(site: Site, part: str, folder: Path, offset: int = 0, busiest: flo
         offset: added to the episodes' seeds, so that learners of different seeds meet different days.
         busiest: share of the busy hours to draw from, see `draw_scenarios`.
     """
-    road, days, rate, workers, console = site
-    make_session = partial(evaluation.open_session, road.network, default_plan.driver)
+    make_session = partial(evaluation.open_session, site.road.network, DRIVERS[site.action.name])
 
     def collect(policy_step: PolicyStep, num_episodes: int, seed: int) -> list[Episode]:
         first = offset + seed
         seeds = range(first, first + num_episodes)
-        scenarios = draw_scenarios(road, part, rate, seeds, folder, busiest)
-        driver = Driver(policy_step, scenarios, days, offset)
+        scenarios = draw_scenarios(site.road, part, site.vehicles_per_hour, seeds, folder, busiest)
+        driver = Driver(policy_step, scenarios, site.days, offset)
         done: dict[int, Episode] = {}
-        for one in run_episodes(make_session, scenarios, driver, workers, console=console, title="  episodes"):
+        drive = partial(run_episodes, console=site.console, title="  episodes")
+        for one in drive(make_session, scenarios, driver, site.workers):
             if one.failure is not None:
                 raise ValueError(f"An episode failed repeatedly: {one.failure.strip().splitlines()[-1]}")
             done[one.index] = driver.episode(one.index, one.road)
@@ -183,7 +184,8 @@ def agent_method(
             save_decisions(path, driver.decisions[index], driver.first[index])
         return action
 
-    return evaluation.Method(name, partial(evaluation.open_session, site.road.network, default_plan.driver), step_fn)
+    make_session = partial(evaluation.open_session, site.road.network, DRIVERS[site.action.name])
+    return evaluation.Method(name, make_session, step_fn)
 
 
 def decision_file(folder: Path, index: int, scenario: Scenario) -> Path:

@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 import numpy as np
 from rich.console import Console
 
+from data.errors import DataError
 from data.loader import TrafficDataset
 from experiments.cli.networks import control_folder, grid_name, network_name
 from experiments.cli.options import RunOptions
@@ -16,7 +18,7 @@ from experiments.presets import experiment_config
 from experiments.report import agent_figures
 from experiments.stages import agent_road, agents, final_controllers, rivals, system
 from experiments.stages.agent_road import CityDays, Site
-from experiments.stages.agents import OURS, RIVALS
+from experiments.stages.agents import FOLLOWING, OURS, RIVALS
 from experiments.stages.final_controllers import Controller
 from experiments.stages.keeping import keep_surroundings
 from experiments.stages.system import KERNEL
@@ -28,6 +30,7 @@ from stream_jax import checkpoint, store
 from stream_jax.checkpoint import System
 from stream_jax.rl import trial
 from stream_jax.rl.agent import Agent, AgentConfig
+from stream_jax.task import GREENS, PRICES, SPACES, ActionSpace
 
 TRAINING_LEVEL = "heavy"  # where agents learn; elsewhere the same controller is evaluated as it is
 
@@ -53,6 +56,7 @@ class LearnedControllers:
         self.road, self.console, self.folder = road, console, control_folder(out, network_name(args))
         self.network, self.factor, self.here = args.network, args.demand_factor, network_name(args) or grid_name(args)
         self.source: Path | None = args.trained  # folder of final controllers that drive as they are
+        self.action = chosen_action(args, names)
         self.hours: dict[str, Scores] = {}  # of ours, mean over seeds, by level
         self.drives: dict[str, list[Scores]] = {}  # of everybody's seeds, by level
         self.origins: dict[str, str] = {}  # networks on which those have learned
@@ -78,10 +82,10 @@ class LearnedControllers:
         drives, rows = [], []
         for seed in range(self.seeds):
             agent, curve = self._trained(name, seed, training)
-            cfg = agents.agent_config(name, self.preset, level)
+            cfg = self._config(name, level)
             place = self.folder / level.name / self._place(name, training) / f"seed{seed}"
             if name in RIVALS and kept_iteration(curve) == 0:  # it has kept the plan that it began with
-                take_over(episode_folder(self.folder, self._demand(level), rivals.first_plan(name)), place)
+                take_over(episode_folder(self.folder, self._demand(level), rivals.first_plan(name, self.action)), place)
             evaluate = rivals.evaluate_rival if name in RIVALS else agents.evaluate_agent
             episodes, verdict = evaluate(name, seed, agent, cfg, self._site(name, training), scenarios, place)
             scores = by_hour(episodes, level.limits)
@@ -94,7 +98,7 @@ class LearnedControllers:
             if level == training and self._is_from_here(name):
                 rows += [{"metric": "curve", "seed": seed, "episodes": driven(point, cfg), **point} for point in curve]
                 if name == OURS and seed == 0 and episodes:
-                    agent_figures.draw_all(self.folder, curve, episodes, place, self.road, level.limits)
+                    agent_figures.draw_all(self.folder, curve, episodes, place, self.road, cfg)
         if not any(drives):
             return []
         self.drives.setdefault(level.name, []).extend(drives)
@@ -104,6 +108,7 @@ class LearnedControllers:
         else:
             references["ours"] = self.hours.get(level.name, NOTHING)
         common = {"method": name, "level": level.name, "vehicles_per_hour": self._demand(level)}
+        common |= action_fact(self.action)
         if not self._is_from_here(name):
             common["trained_on"] = self.origins[name]
         pooled = summarise(drives, level.limits, references)
@@ -111,7 +116,7 @@ class LearnedControllers:
 
     def judgement(self, episodes: list[Episode], level: DemandLevel, training: DemandLevel) -> float:
         """How often L fell as it should in anybody's episodes, mean over the L of our agents."""
-        cfg = agents.agent_config(OURS, self.preset, level)
+        cfg = self._config(OURS, level)
         judges = [self._trained(OURS, seed, training)[0] for seed in range(self.seeds)]
         return float(np.mean([agents.decrease_share(judge, episodes, cfg) for judge in judges]))
 
@@ -128,7 +133,10 @@ class LearnedControllers:
         return self.cities[covariance]
 
     def _site(self, name: str, training: DemandLevel) -> Site:
-        return Site(self.road, self._city(name)[1], self._demand(training), self.workers, self.console)
+        return Site(self.road, self._city(name)[1], self._demand(training), self.workers, self.console, self.action)
+
+    def _config(self, name: str, level: DemandLevel) -> AgentConfig:
+        return agents.agent_config(name, self.preset, level, self.action)
 
     def _trained(self, name: str, seed: int, level: DemandLevel) -> tuple[Agent, list[dict]]:
         """The agent of a seed and its learning curve; kept, since every level of demand asks for it."""
@@ -136,11 +144,11 @@ class LearnedControllers:
             get = self._train if self.source is None else self._read
             self.trained[name, seed] = get(name, seed, level)
             if name == OURS and seed == 0:
-                self._keep(self.trained[name, seed][0], agents.agent_config(name, self.preset, level))
+                self._keep(self.trained[name, seed][0], self._config(name, level))
         return self.trained[name, seed]
 
     def _train(self, name: str, seed: int, level: DemandLevel) -> tuple[Agent, list[dict]]:
-        cfg = agents.agent_config(name, self.preset, level)
+        cfg = self._config(name, level)
         place = self.folder / "agents" / self._circumstances(name, level) / self._place(name, level)
         place.mkdir(parents=True, exist_ok=True)
         described = _described(name, cfg)
@@ -151,13 +159,13 @@ class LearnedControllers:
         weights = rivals.acting(agent) if name in RIVALS else agent
         origin = {fact: self.dataset.manifest[fact] for fact in ("dataset", "data", "content_hash")}
         origin |= {"network": self.here, "level": level.name, "vehicles_per_hour": self._demand(level)}
-        path = final_controllers.file_of(self.folder / final_controllers.FOLDER, name, seed)
+        path = final_controllers.file_of(self.folder / final_controllers.FOLDER, name, seed, self.action)
         final_controllers.write(path, Controller(weights, described, curve, origin))
         return agent, curve
 
     def _read(self, name: str, seed: int, level: DemandLevel) -> tuple[Agent, list[dict]]:
         """A controller that has learned elsewhere, as it is."""
-        cfg = agents.agent_config(name, self.preset, level)
+        cfg = self._config(name, level)
         adjacency = jax.numpy.asarray(agent_road.adjacency(self.road.network))
         is_rival = name in RIVALS
         blank = rivals.start(name, adjacency, cfg) if is_rival else agents.start(adjacency, cfg)
@@ -167,7 +175,7 @@ class LearnedControllers:
         return rivals.with_acting(blank, found.weights) if is_rival else found.weights, found.curve
 
     def _files(self, name: str) -> list[Path]:
-        return [final_controllers.file_of(self.source, name, seed) for seed in range(self.seeds)]
+        return [final_controllers.file_of(self.source, name, seed, self.action) for seed in range(self.seeds)]
 
     def _is_from_here(self, name: str) -> bool:
         """Whether a controller has learned on the network that it drives."""
@@ -175,7 +183,7 @@ class LearnedControllers:
 
     def _place(self, name: str, level: DemandLevel) -> str:
         """A folder name that changes with whatever an agent is learned from."""
-        cfg = agents.agent_config(name, self.preset, level)
+        cfg = self._config(name, level)
         learned_from = rivals.learned_from(name, cfg) if name in RIVALS else (trial.FOLLOWING, agents.TRIED)
         # What was learned elsewhere is another controller.
         weights = [] if self.source is None else [final_controllers.content(path) for path in self._files(name)]
@@ -199,6 +207,22 @@ class LearnedControllers:
         folder = self.folder / "checkpoint"
         checkpoint.save(folder, whole)
         keep_surroundings(folder, self.out / "data", self.network, self.factor)
+
+
+def chosen_action(args: RunOptions, names: Sequence[str]) -> ActionSpace:
+    """What the learned controllers `names` set; refuses a start that is a plan of greens for those that set prices."""
+    if args.action is None and args.trained is not None:
+        return final_controllers.action_of(args.trained, names)
+    action = SPACES[args.action or PRICES.name]
+    follows = [name for name in names if name.endswith(FOLLOWING)]
+    if follows and action != GREENS:
+        raise DataError(f"{follows[0]} begins with a plan of greens; add --action {GREENS.name}.")
+    return action
+
+
+def action_fact(action: ActionSpace) -> dict[str, str]:
+    """What rows of learned controllers say about their action: nothing where it is greens, as the first ones were."""
+    return {} if action == GREENS else {"action": action.name}
 
 
 def _described(name: str, cfg: AgentConfig) -> dict:

@@ -29,7 +29,7 @@ from stream_jax.rl.ppo import PPOConfig
 from stream_jax.rl.safety import DEFAULT_PLAN, SafetyConfig
 from stream_jax.rl.state import StateConfig
 from stream_jax.rl.world_network import WorldConfig
-from stream_jax.task import violation
+from stream_jax.task import GREENS, ActionSpace, violation
 
 OURS = "lycon_wrl_plus"
 FOLLOWING = ":following"  # a rival that begins with the plan that ours begins with, instead of the default plan
@@ -97,18 +97,21 @@ AGENTS = {
 }
 
 
-def agent_config(name: str, preset: str, level: DemandLevel) -> AgentConfig:
-    """The preset's agent with the change that a variant's name stands for and the limits of a demand level."""
+def agent_config(name: str, preset: str, level: DemandLevel, action: ActionSpace = GREENS) -> AgentConfig:
+    """The preset's agent with the change that a variant's name stands for and the limits of a demand level.
+
+    The plan of the trial is one of greens: who sets prices has no trial, and its episodes are there to learn from.
+    """
     cfg, changes = AGENTS[preset], dict(VARIANTS[name])
     reward = dataclasses.replace(cfg.reward, **changes.pop("reward", {}))
     limits = dataclasses.replace(
         level.limits, queue=TIGHTENING * level.limits.queue, wait=TIGHTENING * level.limits.wait
     )
-    if name in RIVALS:  # they have no trial: its episodes are theirs to learn from
+    if name in RIVALS or action != GREENS:
         iterations = cfg.iterations + -(-trial.episodes(cfg) // cfg.episodes)
         validate_every = round(cfg.validate_every * iterations / cfg.iterations)  # as often as ours
         changes |= {"iterations": iterations, "validate_every": validate_every, "trial": TrialConfig()}
-    return dataclasses.replace(cfg, limits=limits, judged_by=level.limits, reward=reward, **changes)
+    return dataclasses.replace(cfg, limits=limits, judged_by=level.limits, reward=reward, action=action, **changes)
 
 
 def learning_episodes(seed: int, site: Site, folder: Path, busiest: float = 1.0) -> Collect:

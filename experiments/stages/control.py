@@ -17,7 +17,7 @@ from experiments.evaluation import curves, results
 from experiments.evaluation.drives import NOTHING, Scores, by_hour, evaluate, in_hindsight, summarise
 from experiments.methods.control.controllers import NAMES, REFERENCE, check_controllers, make_method
 from experiments.report import control_figures
-from experiments.stages.agent_stage import TRAINING_LEVEL, LearnedControllers
+from experiments.stages.agent_stage import TRAINING_LEVEL, LearnedControllers, action_fact
 from experiments.stages.agents import OURS, VARIANTS
 from experiments.tables.control_tables import HINDSIGHT
 from sim.city_road import (
@@ -106,6 +106,9 @@ def control(args: RunOptions, out: Path, console: Console) -> Path:
             drives += team.drives.get(level.name, []) if team else []
             write(rows_file, [common | row for row in hindsight_rows(drives, level, rate, reference)], level)
     rows = [row for row in results.read_rows(rows_file) if row.get("network") == network_name(args)]
+    if team is not None:
+        rows = [row for row in rows if row.get("action") in (None, action_fact(team.action).get("action"))]
+    rows = results.of_one_action(rows)
     control_figures.draw_all(folder, rows, found, curves.learning(rows_file, network_name(args)))
     print_tables(rows, console)
     console.print(f"rows: {rows_file}   figures: {folder}")

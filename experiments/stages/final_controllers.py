@@ -6,6 +6,7 @@ A controller has the same weights at every intersection, so that one that learne
 import dataclasses
 import json
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from data.errors import DataError
 from experiments.stages import packed_weights
 from stream_jax.checkpoint import first_difference
 from stream_jax.rl.agent import AgentConfig
+from stream_jax.task import GREENS, PRICES, ActionSpace
 
 FOLDER = "controllers"  # of a control stage and of published results
 ABOUT = "about"  # the one entry that is no weight
@@ -32,9 +34,16 @@ class Controller(NamedTuple):
     origin: dict  # network, level, vehicles_per_hour, dataset, data and data_hash of its learning
 
 
-def file_of(folder: Path, name: str, seed: int) -> Path:
-    """Where a controller of a folder is kept."""
-    return folder / f"{name.replace(':', '-')}-seed{seed}.npz"
+def file_of(folder: Path, name: str, seed: int, action: ActionSpace = GREENS) -> Path:
+    """Where a controller of a folder is kept; the names of those that set greens do not say so."""
+    sets = "" if action == GREENS else f"-{action.name}"
+    return folder / f"{name.replace(':', '-')}{sets}-seed{seed}.npz"
+
+
+def action_of(folder: Path, names: Sequence[str]) -> ActionSpace:
+    """What the controllers of a folder set: prices if it has any of these that do, else greens."""
+    sets_prices = any(file_of(folder, name, 0, PRICES).exists() for name in names)
+    return PRICES if sets_prices else GREENS
 
 
 def content(path: Path) -> bytes:

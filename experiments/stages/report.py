@@ -25,7 +25,7 @@ PAGE = resources.files("experiments.report") / "page"
 FIGURES = {
     "forecast": ("calibration", "coverage_over_time", "width_map", "examples"),
     "detect": ("fdr_and_power", "null_p_values", "recall_by_kind", "detections"),
-    "control": ("safety", "trade_off", "learning", "episode", "greens", "episode_heavy"),
+    "control": ("safety", "trade_off", "learning", "episode", "prices", "greens", "episode_heavy"),
 }
 REFUSED = "SYNTHETIC DATA: a program wrote this recording, so nothing on this page is a finding about a real city."
 

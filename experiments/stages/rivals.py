@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from experiments.evaluation import drives as evaluation
-from experiments.methods.control import cpo, following_plan, la_mbda, ppo, sac_lagrangian
+from experiments.methods.control import cpo, following_plan, la_mbda, lookahead, ppo, sac_lagrangian
 from experiments.methods.control.controllers import REFERENCE
 from experiments.methods.control.cpo import CPOConfig
 from experiments.methods.control.la_mbda import LambdaConfig
@@ -35,6 +35,7 @@ from stream_jax.rl.agent import AgentConfig
 from stream_jax.rl.agent_store import AgentStore
 from stream_jax.rl.episodes import Episode
 from stream_jax.rl.lycon_wrl_plus import Collect
+from stream_jax.task import GREENS, ActionSpace
 
 _MODULES = (ppo, cpo, sac_lagrangian, la_mbda)
 METHODS: dict[str, ModuleType] = dict(zip(RIVALS, 2 * _MODULES, strict=True))
@@ -90,8 +91,10 @@ def learned_from(name: str, cfg: AgentConfig) -> Any:
     return (chosen, trial.FOLLOWING) if name.endswith(FOLLOWING) else chosen
 
 
-def first_plan(name: str) -> str:
+def first_plan(name: str, action: ActionSpace = GREENS) -> str:
     """The controller without learning that a rival begins with, by the name of its episodes' folder."""
+    if action != GREENS:
+        return f"lookahead-{lookahead.version()}"
     return f"following_plan-{following_plan.version()}" if name.endswith(FOLLOWING) else REFERENCE
 
 

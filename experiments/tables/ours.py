@@ -182,10 +182,12 @@ def load(folder: Path) -> Book:
 def picked(path: Path, network: str | None = None) -> list[dict]:
     """Rows of one run: the largest preset that has any, and of it the data that came last.
 
+    Where a controller has learned to set prices and to set greens, only the former is shown.
+
     Args:
         network: on which the rows were measured; None is the preset's own grid, which the paper's tables are about.
     """
-    rows = [row for row in results.read_rows(path) if row.get("network") == network]
+    rows = [row for row in results.of_one_action(results.read_rows(path)) if row.get("network") == network]
     for preset in PRESETS:
         mine = [row for row in rows if row.get("preset") == preset]
         if mine:

@@ -57,7 +57,7 @@ class AgentConfig:
     safety: SafetyConfig = SafetyConfig()
     limits: Limits = Limits()  # that learning and the filter keep to
     judged_by: Limits | None = None  # that races and validations count broken minutes by; None: the same
-    action: ActionSpace = GREENS  # what intersections are told
+    action: ActionSpace = GREENS  # what intersections are told; files older than `PRICES` do not say it
     forecast_horizon: int = 4  # steps H of the city's forecast
     iterations: int = 12
     episodes: int = 8  # collected per iteration

@@ -25,7 +25,8 @@ SMALL = 0.1  # one vehicle: queues below it are all alike
 def terms(state: RLState) -> Array:
     """[I, A, 14]: what each gain adds to each entry of the action; of the order of 1.
 
-    Entries of the action beyond those of `GREENS` get nothing.
+    Written for `GREENS`; of `PRICES` the same gains move the price of each phase and that of waiting. Entries that an
+    action has beyond these get nothing.
     """
     x = physical(state)
     chex.assert_rank(x, 2)

@@ -126,7 +126,7 @@ def choose(
 
 
 def longest_queue_plan(x: Array, amount: float, size: int = GREENS.size) -> Array:
-    """The default plan with more maximum green for the longest queue of each ring (phases 1-4, 5-8): [I, size]."""
+    """Action 0 with more green, or a higher price, for the longest queue of each ring (phases 1-4, 5-8): [I, size]."""
     rings = local_of(x).queue.reshape(-1, 2, PHASES // 2)
     longest = jax.nn.one_hot(rings.argmax(axis=-1), PHASES // 2) * (rings > 0)
     plan = jnp.zeros((x.shape[0], size))

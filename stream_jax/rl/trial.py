@@ -65,7 +65,7 @@ def settings(cfg: AgentConfig) -> tuple:
 def first_settings(cfg: AgentConfig) -> tuple:
     """What the first episodes depend on: agents that are equal in it, key and road share them."""
     driven = cfg.episodes, cfg.first_seed, cfg.hold
-    return *settings(cfg), cfg.trial.doubt, cfg.state, cfg.policy, cfg.forecast_horizon, driven
+    return *settings(cfg), cfg.trial.doubt, cfg.state, cfg.policy, cfg.forecast_horizon, cfg.action, driven
 
 
 def scores(driven: list[Episode], cfg: AgentConfig) -> np.ndarray:

@@ -8,6 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from data.errors import DataError
+from experiments.cli.options import RunOptions
+from experiments.evaluation import results
 from experiments.report import control_figures
 from experiments.stages import agent_stage, agents
 from experiments.stages.agent_road import Site
@@ -16,6 +19,7 @@ from sim.demand import DEMAND_LEVELS
 from sim.loop import Episode
 from stream_jax.rl import agent as agent_parts
 from stream_jax.rl import trial
+from stream_jax.task import GREENS, PRICES
 from stream_jax.types import RoadMeasurement
 
 HEAVY = DEMAND_LEVELS["heavy"]
@@ -108,9 +112,10 @@ def test_ablations_are_drawn_by_what_changed_since_each_seeds_own_start():
     assert len(above.collections) == len(below.collections) == 1  # bands: below of the full method alone
 
 
+@pytest.mark.parametrize("action", [GREENS, PRICES])
 @pytest.mark.parametrize("preset", ["smoke", "default", "paper"])
-def test_rivals_are_validated_as_often_as_ours_and_drive_at_least_as_many_episodes(preset):
-    ours, rival = (agents.agent_config(name, preset, HEAVY) for name in (OURS, "cpo"))
+def test_rivals_are_validated_as_often_as_ours_and_drive_at_least_as_many_episodes(preset, action):
+    ours, rival = (agents.agent_config(name, preset, HEAVY, action) for name in (OURS, "cpo"))
 
     def count(cfg):
         validations = 1 + sum(
@@ -124,12 +129,29 @@ def test_rivals_are_validated_as_often_as_ours_and_drive_at_least_as_many_episod
     assert rival.validation_episodes == ours.validation_episodes and rival.goal == ours.goal == HEAVY.limits
 
 
+def test_who_sets_prices_has_no_plan_to_try_and_begins_with_none():
+    priced = agents.agent_config(OURS, "default", HEAVY, PRICES)
+    assert priced.trial.hours == 0 and priced.action == PRICES
+    args = RunOptions()
+    assert agent_stage.chosen_action(args, [OURS, "ppo"]) == PRICES
+    assert agent_stage.chosen_action(RunOptions(action="greens"), ["ppo:following"]) == GREENS
+    with pytest.raises(DataError, match="ppo:following begins with a plan of greens; add --action greens"):
+        agent_stage.chosen_action(args, [OURS, "ppo:following"])
+
+
+def test_a_table_shows_one_action_of_a_controller():
+    rows = [{"method": OURS, "level": level, "value": 1} for level in ("heavy", "moderate")]
+    rows += [{"method": OURS, "level": "heavy", "value": 2, "action": "prices"}, {"method": "webster", "value": 3}]
+    assert [row["value"] for row in results.of_one_action(rows)] == [1, 2, 3]
+    assert results.of_one_action(rows)[0]["level"] == "moderate"
+
+
 def test_a_trial_is_another_one_on_another_road_or_demand():
     cfg = agents.agent_config(OURS, "default", HEAVY)
     road = SimpleNamespace(
         flow=np.ones((4, 2)), incidents=[], starts={"val": np.arange(3)}, planner=SimpleNamespace(cfg="a day")
     )
-    site = Site(road, None, 100.0, 1, None)
+    site = Site(road, None, 100.0, 1, None, GREENS)
     known = agents.trial_digest(cfg, site)
     assert agents.trial_digest(dataclasses.replace(cfg, iterations=9), site._replace(workers=2)) == known
     others = [agents.trial_digest(cfg, site._replace(vehicles_per_hour=101.0))]

@@ -17,6 +17,7 @@ from experiments.stages.agents import OURS, RIVALS
 from experiments.stages.final_controllers import Controller, file_of, read, write
 from experiments.tables import control_tables
 from sim.demand import DEMAND_LEVELS
+from stream_jax.task import GREENS, PRICES
 from tests.rl import toy_road
 from tests.small_city import write_small_city
 from tests.small_networks import main_street
@@ -79,6 +80,15 @@ def test_a_pickle_is_never_opened(tmp_path):
         read(path, {"w": jnp.ones(2)}, {})
 
 
+def test_a_folder_says_by_its_names_what_its_controllers_set(tmp_path):
+    assert final_controllers.action_of(tmp_path, [OURS]) == GREENS
+    file_of(tmp_path, OURS, 0).touch()
+    assert final_controllers.action_of(tmp_path, [OURS, "ppo"]) == GREENS
+    file_of(tmp_path, OURS, 0, PRICES).touch()
+    assert final_controllers.action_of(tmp_path, [OURS, "ppo"]) == PRICES
+    assert final_controllers.action_of(tmp_path, ["ppo"]) == GREENS
+
+
 def test_controllers_of_one_grid_drive_another_network_without_learning_and_are_published(
     console, tmp_path, monkeypatch
 ):
@@ -88,8 +98,8 @@ def test_controllers_of_one_grid_drive_another_network_without_learning_and_are_
     learned = control_stage.control(chosen(controllers=("default_plan", OURS, "ppo")), run, console)
     assert not any("trained_on" in row for row in results.read_rows(learned))
     folder = run / "control" / final_controllers.FOLDER
-    assert {path.name for path in folder.iterdir()} == {f"{OURS}-seed0.npz", "ppo-seed0.npz"}
-    about = json.loads(np.load(file_of(folder, "ppo", 0))["about"].tobytes())
+    assert {path.name for path in folder.iterdir()} == {f"{OURS}-prices-seed0.npz", "ppo-prices-seed0.npz"}
+    about = json.loads(np.load(file_of(folder, "ppo", 0, PRICES))["about"].tobytes())
     assert about["origin"]["network"] == "grid-2x2" and about["origin"]["data"] == "synthetic"
 
     quiet_city(monkeypatch, 2)
@@ -100,6 +110,7 @@ def test_controllers_of_one_grid_drive_another_network_without_learning_and_are_
     rows = results.read_rows(control_stage.control(args, run, console))
     mine = [row for row in rows if row.get("network", "").startswith("street")]
     assert {row["method"] for row in mine if row.get("trained_on") == "grid-2x2"} == {OURS, "ppo"}
+    assert {row.get("action") for row in mine if row["method"] in (OURS, "ppo")} == {"prices"}
     of = {row["metric"] for row in mine if row["method"] == OURS}
     assert {"safety", "decrease_under_ours", "sumo_steps", "kept_iteration"} <= of and "curve" not in of
     table = "\n".join(control_tables.control_tables(mine))
@@ -107,6 +118,6 @@ def test_controllers_of_one_grid_drive_another_network_without_learning_and_are_
 
     publish.publish(run, tmp_path / "results")
     kept = tmp_path / "results" / "small" / final_controllers.FOLDER
-    assert file_of(kept, OURS, 0).read_bytes() == file_of(folder, OURS, 0).read_bytes()
+    assert file_of(kept, OURS, 0, PRICES).read_bytes() == file_of(folder, OURS, 0, PRICES).read_bytes()
     with pytest.raises(DataError, match=r"There is no .*cpo-seed0\.npz"):
         control_stage.control(chosen(*argv, controllers=("cpo",)), run, console)
