@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from experiments import live
-from experiments.stages import agents, final_controllers, rivals
-from experiments.stages.agent_stage import _described
+from experiments.stages import agents, final_controllers, learners
 from experiments.tables import headline, ours, overview_tables, paper, readme_tables
 from experiments.tables import render as commands
 from sim.demand import DEMAND_LEVELS
@@ -53,12 +52,12 @@ def published_controllers() -> dict[str, str]:
     adjacency, found = jnp.zeros((16, 16)), {}
     for name in agents.VARIANTS:
         cfg = agents.agent_config(name, "default", DEMAND_LEVELS["heavy"])
-        is_rival = name in agents.RIVALS
-        blank = rivals.acting(rivals.start(name, adjacency, cfg)) if is_rival else agents.start(adjacency, cfg)
+        kind = learners.kind_of(name)
+        blank = kind.weights(kind.blank(adjacency, cfg))
         for seed in range(3):
             path = final_controllers.file_of(CONTROLLERS, name, seed)
             if path.exists():
-                weights = final_controllers.read(path, blank, _described(name, cfg)).weights
+                weights = final_controllers.read(path, blank, kind.described(cfg)).weights
                 found[path.name] = digest(weights)
     return found
 

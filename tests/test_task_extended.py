@@ -84,15 +84,15 @@ def test_learning_fits_filters_and_reports_all_four_by_name(learned):
     train, *_ = (row for row in learned.rows if row["kind"] == "train")
     assert [name.removeprefix("cost_") for name in train if name.startswith("cost_")] == list(NAMES)
     assert [name.removeprefix("multiplier_") for name in train if name.startswith("multiplier_")] == list(NAMES)
-    assert bool(learned.state.agent.fitted) and np.isfinite(train["loss_value"])
-    world = bounds.world_jacobian(learned.state.agent.world, toy_road.ADJACENCY, WIDER.world, TEN.size)
+    assert bool(learned.agent.fitted) and np.isfinite(train["loss_value"])
+    world = bounds.world_jacobian(learned.agent.world, toy_road.ADJACENCY, WIDER.world, TEN.size)
     assert world.state >= 1.0 and world.action > 0.0
 
 
 def test_a_certificate_is_made_of_ten_entries_and_four_limits(learned):
-    step = lycon_wrl_plus.policy_step(jax.random.key(2), learned.state.agent, toy_road.ADJACENCY, WIDER, explore=False)
+    step = lycon_wrl_plus.policy_step(jax.random.key(2), learned.agent, toy_road.ADJACENCY, WIDER, explore=False)
     driven = replay.stack(collect(step, 4, 77))
-    row = verification.verify(learned.state.agent, driven, toy_road.ADJACENCY, WIDER)
+    row = verification.verify(learned.agent, driven, toy_road.ADJACENCY, WIDER)
     assert row["identity_holds"]
 
 

@@ -19,7 +19,7 @@ WAITS = (60, 120, 240, 480, 960, 1920)  # s, on a logarithmic axis
 
 
 def draw_all(
-    folder: Path, rows: list[dict], found: dict[tuple[str, str], list[Episode]], points: list[dict] = ()
+    folder: Path, rows: list[dict], found: dict[str, dict[str, list[Episode]]], points: list[dict] = ()
 ) -> None:
     """Draws every figure.
 
@@ -32,8 +32,8 @@ def draw_all(
     trade_off(rows).savefig(folder / "trade_off.png", dpi=130)
     if points:
         learning_curves(points).savefig(folder / "learning_curves.png", dpi=130)
-    for level in dict.fromkeys(level for level, _ in found):
-        episodes = {name: runs for (of, name), runs in found.items() if of == level and runs}
+    for level, driven in found.items():
+        episodes = {name: runs for name, runs in driven.items() if runs}
         if episodes:
             one_episode(episodes, level).savefig(folder / f"episode_{level}.png", dpi=130)
 

@@ -22,7 +22,9 @@ from sim.drivers import DRIVERS
 from sim.loop import Tick, run_episodes
 from sim.network import Network
 from sim.session import Scenario
-from stream_jax.rl.lycon_wrl_plus import Collect, Decision, Episode, PolicyStep
+from stream_jax.rl.agent import Decision
+from stream_jax.rl.episodes import Episode
+from stream_jax.rl.learning import Collect, PolicyStep
 from stream_jax.rl.state import advance_clock
 from stream_jax.task import ACTIONS, ActionSpace, physical_state, traffic_reward
 from stream_jax.types import Certificate, CityView, RoadMeasurement

@@ -1,7 +1,6 @@
 """LyCon-WRL+ and its ablations on the road: trained for each seed, then evaluated like every other controller."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -10,19 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.evaluation import drives as evaluation
 from experiments.stages import agent_road
 from experiments.stages.agent_road import Site
 from sim import loop as sim_loop
 from sim.demand import DemandLevel
-from sim.session import Scenario
 from stream_jax import store
 from stream_jax.fit import TrainConfig
-from stream_jax.rl import bounds, certificate, lyapunov, lycon_wrl_plus, replay, trial, verification, world_model
+from stream_jax.rl import bounds, certificate, lyapunov, lycon_wrl_plus, trial, verification, world_model
 from stream_jax.rl.agent import Agent, AgentConfig, TrialConfig
 from stream_jax.rl.episodes import Episode, flat_transitions
+from stream_jax.rl.learning import Collect
 from stream_jax.rl.lyapunov import LyapunovConfig, LyapunovParams
-from stream_jax.rl.lycon_wrl_plus import Collect
 from stream_jax.rl.objective import RewardConfig
 from stream_jax.rl.policy import PolicyConfig
 from stream_jax.rl.ppo import PPOConfig
@@ -139,7 +136,6 @@ def train_agent(seed: int, cfg: AgentConfig, site: Site, folder: Path) -> tuple[
         first_dir=folder.parent / f"first-{store.key('learning', trial.first_settings(cfg), TRIED)}" / f"seed{seed}",
         trial_dir=folder.parent.parent / f"trial-{trial_digest(cfg, site)}" / f"seed{seed}",
     )
-    (folder / f"seed{seed}" / "curve.json").write_text(json.dumps(fitted.rows, indent=1, default=str))
     return fitted.agent, fitted.rows
 
 
@@ -149,31 +145,6 @@ def trial_digest(cfg: AgentConfig, site: Site) -> str:
     drawn = road.flow, road.incidents, road.starts[LEARNING_PART], TRIED
     driven = store.VERSIONS["episode"], site.vehicles_per_hour, road.planner.cfg
     return store.key("trial", driven, trial.settings(cfg), drawn)
-
-
-def evaluate_agent(
-    name: str,
-    seed: int,
-    agent: Agent,
-    cfg: AgentConfig,
-    site: Site,
-    scenarios: Sequence[Scenario],
-    folder: Path,
-) -> tuple[list, dict[str, float | bool | str]]:
-    """Episodes without exploration, and the certificate as it turned out on them."""
-    adjacency = jnp.asarray(agent_road.adjacency(site.road.network))
-    step = lycon_wrl_plus.policy_step(jax.random.key(seed), agent, adjacency, cfg, explore=False)
-    method = agent_road.agent_method(name, step, site, scenarios, folder)
-    episodes = evaluation.evaluate(method, scenarios, folder, site.workers, site.console)
-    if not episodes:
-        return [], {}
-    learned = replay.stack(
-        [
-            agent_road.rebuilt(one, agent_road.decision_file(folder, one.index, one.scenario), site.days)
-            for one in episodes
-        ]
-    )
-    return episodes, certificate_rows(agent, learned, adjacency, cfg)
 
 
 def decrease_share(agent: Agent, episodes: Sequence[sim_loop.Episode], cfg: AgentConfig) -> float:

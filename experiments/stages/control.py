@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich import box
@@ -14,14 +14,16 @@ from data.loader import TrafficDataset
 from experiments.cli.networks import city_of, control_folder, grid_side, network_name
 from experiments.cli.options import SIDES, RunOptions
 from experiments.evaluation import curves, results
-from experiments.evaluation.drives import NOTHING, Scores, by_hour, evaluate, in_hindsight, summarise
+from experiments.evaluation.drives import NOTHING, Scores, by_hour, evaluate, hourly, in_hindsight, summarise
 from experiments.methods.control.controllers import NAMES, REFERENCE, check_controllers, make_method
 from experiments.report import control_figures
-from experiments.stages.agent_stage import TRAINING_LEVEL, LearnedControllers, action_fact
+from experiments.stages import agent_stage
+from experiments.stages.agent_stage import TRAINING_LEVEL, Drive, Judge, Taught, Team
 from experiments.stages.agents import OURS, VARIANTS
 from experiments.tables.control_tables import HINDSIGHT
 from sim.city_road import (
     TEST_SEEDS,
+    CityRoad,
     city_road,
     draw_scenarios,
     episode_folder,
@@ -33,6 +35,7 @@ from sim.demand import DEMAND_LEVELS, DemandConfig, DemandLevel
 from sim.loop import Episode
 from sim.nema import existing_phases
 from sim.network import GridConfig, Network
+from sim.session import Scenario
 
 CURVE = "curve"  # the metric of what is no number but a point of a learning curve
 SHOWN = {
@@ -77,42 +80,86 @@ def control(args: RunOptions, out: Path, console: Console) -> Path:
         announce(road.network, dataset, console)
     rows_file = out / "results" / dataset.manifest["dataset"] / "control.jsonl"
     common = run_facts(args, dataset.manifest)
-    found: dict[tuple[str, str], list[Episode]] = {}
-    team = LearnedControllers(dataset, out, args, road, workers_of(args), console, learned) if learned else None
-    training, is_judged = DEMAND_LEVELS[TRAINING_LEVEL], OURS in learned
+    workers = workers_of(args)
+    team = agent_stage.team_of(dataset, out, args, road, workers, console, learned) if learned else None
+    pupils: dict[str, list[Taught]] = {}  # of each learned controller, one a seed
+    shown: dict[str, dict[str, list[Episode]]] = {}  # by level and controller without learning
     for level in (DEMAND_LEVELS[name] for name in chosen_levels(args.levels or preset.levels)):
         rate = vehicles_per_hour(level, len(road.network.ids), args.demand_factor)
         seeds = range(TEST_SEEDS, TEST_SEEDS + cfg.episodes)
         scenarios = draw_scenarios(road, "test", rate, seeds, folder / "trips")
-        for name in sorted(names, key=lambda name: name != REFERENCE):
-            method = make_method(name, road, rate, folder / "trips")
-            place = episode_folder(folder, rate, method.folder)
-            found[level.name, name] = evaluate(method, scenarios, place, workers_of(args), console)
-            write(rows_file, [common | row for row in level_rows(found, level, name, rate)], level)
-        reference = by_hour(found.get((level.name, REFERENCE), []), level.limits)
-        for name in sorted(learned, key=lambda name: name != OURS):  # the others are compared with it
-            rows = team.rows(name, level, training, scenarios, reference, is_judged)
-            write(rows_file, [common | row for row in rows if row["metric"] != CURVE], level)
+        plain = drive_plain(names, road, rate, scenarios, folder, workers, console)
+        shown[level.name] = plain
+        everybody = []
+        for rows, scores in level_results(plain, learned, team, pupils, level, rate, scenarios):
+            everybody += scores
             points = [common | row for row in rows if row["metric"] == CURVE]
             curves.write(rows_file, curves.of_learning(points))
-        for name in names if is_judged else ():  # again, now that there is an L to judge them by
-            rows = level_rows(found, level, name, rate, team.hours.get(level.name, NOTHING))
-            if rows:
-                share = team.judgement(found[level.name, name], level, training)
-                rows.append(facts_of(rows[0]) | {"metric": "decrease_under_ours", "value": share})
+            rows = [row for row in rows if row["metric"] != CURVE]
             write(rows_file, [common | row for row in rows], level)
         if len(names) + len(learned) > 1:
-            drives = [by_hour(found[level.name, name], level.limits) for name in names]
-            drives += team.drives.get(level.name, []) if team else []
-            write(rows_file, [common | row for row in hindsight_rows(drives, level, rate, reference)], level)
+            reference = by_hour(plain.get(REFERENCE, []), level.limits)
+            write(rows_file, [common | row for row in hindsight_rows(everybody, level, rate, reference)], level)
     rows = [row for row in results.read_rows(rows_file) if row.get("network") == network_name(args)]
     if team is not None:
-        rows = [row for row in rows if row.get("action") in (None, action_fact(team.action).get("action"))]
+        rows = [row for row in rows if row.get("action") in (None, agent_stage.action_fact(team.action).get("action"))]
     rows = results.of_one_action(rows)
-    control_figures.draw_all(folder, rows, found, curves.learning(rows_file, network_name(args)))
+    control_figures.draw_all(folder, rows, shown, curves.learning(rows_file, network_name(args)))
     print_tables(rows, console)
     console.print(f"rows: {rows_file}   figures: {folder}")
     return rows_file
+
+
+def drive_plain(
+    names: Sequence[str],
+    road: CityRoad,
+    rate: float,
+    scenarios: list[Scenario],
+    folder: Path,
+    workers: int,
+    console: Console,
+) -> dict[str, list[Episode]]:
+    """Episodes of the controllers without learning, the default plan first."""
+    driven = {}
+    for name in sorted(names, key=lambda name: name != REFERENCE):
+        method = make_method(name, road, rate, folder / "trips")
+        driven[name] = evaluate(method, scenarios, episode_folder(folder, rate, method.folder), workers, console)
+    return driven
+
+
+def level_results(
+    plain: dict[str, list[Episode]],
+    learned: Sequence[str],
+    team: Team | None,
+    pupils: dict[str, list[Taught]],
+    level: DemandLevel,
+    rate: float,
+    scenarios: list[Scenario],
+) -> Iterator[tuple[list[dict], list[Scores]]]:
+    """Rows and scores of one controller after the other, as soon as all that they are compared with has been driven.
+
+    Args:
+        pupils: what has learned already; whoever has not learns now and is put there.
+    """
+
+    def driven(name: str) -> list[Drive]:
+        if name not in pupils:
+            pupils[name] = agent_stage.taught(team, name)
+        return agent_stage.driven(team, name, pupils[name], level, scenarios)
+
+    reference, hours, judge, ours = by_hour(plain.get(REFERENCE, []), level.limits), NOTHING, None, []
+    if OURS in learned:  # first: all others are compared with it, and judged by its L
+        ours = driven(OURS)
+        hours, judge = hourly([drive.scores for drive in ours]), agent_stage.judge_of(team, pupils[OURS], level)
+        agent_stage.draw(team, pupils[OURS][0], ours[0], level)
+    for name, episodes in plain.items():
+        references = {"default": NOTHING if name == REFERENCE else reference, "ours": hours}
+        yield plain_rows(name, episodes, level, rate, references, judge), [by_hour(episodes, level.limits)]
+    for name in sorted(learned, key=lambda name: name != OURS):
+        drives = ours if name == OURS else driven(name)
+        references = {"default": reference} | ({} if name == OURS else {"ours": hours})
+        rows = agent_stage.rows_of(team, name, pupils[name], drives, level, scenarios[0], references, judge)
+        yield rows, [drive.scores for drive in drives if rows]
 
 
 def run_facts(args: RunOptions, manifest: dict) -> dict:
@@ -166,21 +213,27 @@ def workers_of(args: RunOptions) -> int:
     return args.workers or os.cpu_count() or 1
 
 
-def level_rows(
-    found: dict[tuple[str, str], list[Episode]], level: DemandLevel, name: str, rate: float, ours: Scores = NOTHING
+def plain_rows(
+    name: str,
+    episodes: list[Episode],
+    level: DemandLevel,
+    rate: float,
+    references: dict[str, Scores],
+    judge: Judge | None,
 ) -> list[dict]:
-    """Rows of one method at one level, with paired differences over the hours that both drove.
+    """Rows of one controller without learning at one level, with paired differences over the hours that both drove.
 
     Args:
         rate: vehicles per hour that were driven.
-        ours: hour by hour, where ours was driven.
+        references: scores by hour of what to compare with, by name.
+        judge: how often our L fell as it should in some episodes; None: there is none.
     """
-    scores = by_hour(found[level.name, name], level.limits)
-    if not scores:
+    if not episodes:
         return []
-    theirs = by_hour(found.get((level.name, REFERENCE), []), level.limits) if name != REFERENCE else {}
+    rows = summarise([by_hour(episodes, level.limits)], level.limits, references)
+    rows += [{"metric": "decrease_under_ours", "value": judge(episodes)}] if judge else []
     facts = {"method": name, "level": level.name, "vehicles_per_hour": rate}
-    return [facts | row for row in summarise([scores], level.limits, {"default": theirs, "ours": ours})]
+    return [facts | row for row in rows]
 
 
 def hindsight_rows(drives: list[Scores], level: DemandLevel, rate: float, reference: Scores) -> list[dict]:
@@ -188,11 +241,6 @@ def hindsight_rows(drives: list[Scores], level: DemandLevel, rate: float, refere
     chosen = in_hindsight(drives)
     facts = {"method": HINDSIGHT, "level": level.name, "vehicles_per_hour": rate, "drives": len(drives)}
     return [facts | row for row in summarise([chosen], level.limits, {"default": reference})] if chosen else []
-
-
-def facts_of(row: dict) -> dict:
-    """What the rows of one method at one level have in common."""
-    return {name: row[name] for name in ("method", "level", "vehicles_per_hour")}
 
 
 def write(file: Path, rows: list[dict], level: DemandLevel) -> None:

@@ -4,8 +4,6 @@ Every rival is validated on the same episodes as ours and by the same rule, and 
 """
 
 import dataclasses
-import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -14,50 +12,36 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from experiments.evaluation import drives as evaluation
 from experiments.methods.control import cpo, following_plan, la_mbda, lookahead, ppo, sac_lagrangian
 from experiments.methods.control.controllers import REFERENCE
 from experiments.methods.control.cpo import CPOConfig
 from experiments.methods.control.la_mbda import LambdaConfig
 from experiments.methods.control.posterior import PosteriorConfig
 from experiments.methods.control.ppo import PPORivalConfig
-from experiments.methods.control.road_task import MakeStep, default_plan, road_task, step_maker, trajectories
+from experiments.methods.control.road_task import default_plan, road_task, step_maker, trajectories
 from experiments.methods.control.sac_lagrangian import SACConfig
 from experiments.methods.control.task import Task, Units, measure_units, remembered
 from experiments.stages import agent_road
 from experiments.stages.agent_road import Site
 from experiments.stages.agents import FOLLOWING, RIVALS, learning_episodes
-from sim.session import Scenario
 from stream_jax import store
 from stream_jax.rl import agent as agents
-from stream_jax.rl import replay, trial, verification
+from stream_jax.rl import learning, trial, verification
 from stream_jax.rl.agent import AgentConfig
 from stream_jax.rl.agent_store import AgentStore
 from stream_jax.rl.episodes import Episode
-from stream_jax.rl.lycon_wrl_plus import Collect
+from stream_jax.rl.learning import Algorithm, Collect, Learned, PolicyStep, Row
 from stream_jax.task import GREENS, ActionSpace
 
 _MODULES = (ppo, cpo, sac_lagrangian, la_mbda)
 METHODS: dict[str, ModuleType] = dict(zip(RIVALS, 2 * _MODULES, strict=True))
-Row = dict[str, Any]
 
 
 class RivalState(NamedTuple):
     """Everything that learning carries from iteration to iteration, besides the episodes."""
 
     learner: Any
-    units: Units
-    best: Any  # learner, on the validation episodes
-    best_score: Array  # [2] its `verification.merit`, compared in this order
-    iteration: Array  # [] int32, iterations done
-
-
-class Fitted(NamedTuple):
-    """A learned rival and how it came about."""
-
-    learner: Any  # the best on the validation episodes, or the last without validation
-    state: RivalState
-    rows: list[Row]  # one per iteration and one per validation
+    units: Units  # of the first episodes
 
 
 def settings(name: str, cfg: AgentConfig) -> PPORivalConfig | CPOConfig | SACConfig | LambdaConfig:
@@ -110,64 +94,50 @@ def fit(
     adjacency: Array,
     cfg: AgentConfig,
     checkpoint_dir: Path | str | None = None,
-) -> Fitted:
-    """Learns by `cfg.iterations` rounds of collecting and improving; goes on where a killed run stopped.
+) -> Learned:
+    """Learns by `cfg.iterations` rounds of collecting and improving; the learner is a `RivalState`.
 
     Args:
         adjacency: [I, I] row-normalised, who is next to whom.
     """
+    kept = AgentStore(checkpoint_dir, _fingerprint(key, name, adjacency, cfg))
+    return learning.learn(key, algorithm(name, adjacency, cfg), collect, cfg, kept)
+
+
+def algorithm(name: str, adjacency: Array, cfg: AgentConfig) -> Algorithm:
+    """A rival as the loop runs it: its learner, and the units of its reward from the first episodes."""
     method, chosen, task = METHODS[name], settings(name, cfg), task_of(name, adjacency, cfg)
-    store = AgentStore(checkpoint_dir, _fingerprint(key, name, adjacency, cfg))
-    start_key, drive_key, learn_key = jax.random.split(key, 3)
-    blank = agents.blank_state(adjacency.shape[0], cfg)
-    state, rows = store.restore(_first(method.start(start_key, task, blank, chosen)))
     make_step = step_maker(method, chosen, task, cfg)
     improve = jax.jit(lambda *inputs: method.improve(*inputs, task, chosen))
     units_of = jax.jit(lambda rollouts: measure_units(task, rollouts))
-    done, capacity = int(state.iteration), min(cfg.replay, cfg.iterations)
-    history = [_rollouts(store.remembered(index), cfg=cfg) for index in range(max(0, done - capacity), done)]
-    if done == 0 and cfg.validate_every:
-        state, rows = _validated(drive_key, state, rows, make_step, collect, cfg)
-    for index in range(done, cfg.iterations):
-        episodes = store.kept(index, _collecting(drive_key, state.learner, index, make_step, collect, cfg))
-        history = [*history, _rollouts(episodes, cfg=cfg)][-capacity:]
+    capacity = min(cfg.replay, cfg.iterations) * cfg.episodes
+
+    def start(key: Array) -> RivalState:
+        blank = agents.blank_state(adjacency.shape[0], cfg)
+        return RivalState(method.start(key, task, blank, chosen), Units(jnp.zeros(()), jnp.ones(())))
+
+    def improved(key: Array, state: RivalState, index: int, memory: list[Episode]) -> tuple[RivalState, Row]:
+        history = [_rollouts(episodes, cfg=cfg) for episodes in memory]
         units = units_of(history[-1]) if index == 0 else state.units
-        memory = remembered(history, capacity * cfg.episodes)
-        learner, found = improve(jax.random.fold_in(learn_key, index), state.learner, memory, history[-1], units)
-        state = state._replace(learner=learner, units=units, iteration=state.iteration + 1)
-        row = verification.summary(_performance(episodes, cfg=cfg), cfg.limits)
-        row |= {name: float(value) for name, value in found.items()}
-        rows = [*rows, {"kind": "train", "iteration": index} | row]
-        if cfg.validate_every and ((index + 1) % cfg.validate_every == 0 or index + 1 == cfg.iterations):
-            state, rows = _validated(drive_key, state, rows, make_step, collect, cfg)
-        store.save(index + 1, state, rows)
-    store.close()
-    return Fitted(state.best if cfg.validate_every else state.learner, state, rows)
+        learner, found = improve(key, state.learner, remembered(history, capacity), history[-1], units)
+        row = verification.summary(learning.performance(memory[-1], cfg=cfg), cfg.limits)
+        return RivalState(learner, units), row | {name: float(value) for name, value in found.items()}
+
+    return Algorithm(start, lambda key, state, explore: make_step(key, state.learner, explore), improved)
 
 
 def train_rival(name: str, seed: int, cfg: AgentConfig, site: Site, folder: Path) -> tuple[Any, list[Row]]:
     """A rival of one seed and its learning curve, on hours drawn with the same seed as ours."""
     collect = learning_episodes(seed, site, folder)
     adjacency = jnp.asarray(agent_road.adjacency(site.road.network))
-    fitted = fit(jax.random.key(seed), name, collect, adjacency, cfg, folder / f"seed{seed}")
-    (folder / f"seed{seed}" / "curve.json").write_text(json.dumps(fitted.rows, indent=1, default=str))
-    return fitted.learner, fitted.rows
+    learned = fit(jax.random.key(seed), name, collect, adjacency, cfg, folder / f"seed{seed}")
+    return learned.learner.learner, learned.rows
 
 
-def evaluate_rival(
-    name: str,
-    seed: int,
-    learner: Any,
-    cfg: AgentConfig,
-    site: Site,
-    scenarios: Sequence[Scenario],
-    folder: Path,
-) -> tuple[list, Row]:
-    """Episodes without exploration; there is no certificate to report."""
-    task = task_of(name, jnp.asarray(agent_road.adjacency(site.road.network)), cfg)
-    step = step_maker(METHODS[name], settings(name, cfg), task, cfg)(jax.random.key(seed), learner, False)
-    method = agent_road.agent_method(name, step, site, scenarios, folder)
-    return evaluation.evaluate(method, scenarios, folder, site.workers, site.console), {}
+def policy(name: str, key: Array, learner: Any, adjacency: Array, cfg: AgentConfig) -> PolicyStep:
+    """How a rival drives: without exploration."""
+    make = step_maker(METHODS[name], settings(name, cfg), task_of(name, adjacency, cfg), cfg)
+    return make(key, learner, False)
 
 
 def start(name: str, adjacency: Array, cfg: AgentConfig) -> Any:
@@ -192,35 +162,7 @@ def as_dict(name: str, cfg: AgentConfig) -> dict[str, Any]:
     return dataclasses.asdict(cfg) | {"rival": dataclasses.asdict(settings(name, cfg))} | begun
 
 
-_performance = jax.jit(verification.performance, static_argnames="cfg")
 _rollouts = jax.jit(trajectories, static_argnames="cfg")
-
-
-def _first(learner: Any) -> RivalState:
-    units = Units(jnp.zeros(()), jnp.ones(()))
-    return RivalState(learner, units, learner, jnp.full(2, -jnp.inf), jnp.zeros((), jnp.int32))
-
-
-def _collecting(
-    key: Array, learner: Any, index: int, make_step: MakeStep, collect: Collect, cfg: AgentConfig
-) -> Callable[[], list[Episode]]:
-    seed = cfg.first_seed + index * cfg.episodes
-    return lambda: collect(make_step(key, learner, True), cfg.episodes, seed)
-
-
-def _validated(
-    key: Array, state: RivalState, rows: list[Row], make_step: MakeStep, collect: Collect, cfg: AgentConfig
-) -> tuple[RivalState, list[Row]]:
-    """Drives the validation episodes without exploration and keeps the learner if none was better; the first, too."""
-    step = make_step(key, state.learner, False)
-    episodes = replay.stack(collect(step, cfg.validation_episodes, cfg.validation_seed))
-    measured = _performance(episodes, cfg=cfg)
-    row = {"kind": "validation", "iteration": int(state.iteration)} | verification.summary(measured, cfg.limits)
-    score = verification.merit(measured)
-    is_kept = verification.is_better(score, state.best_score)
-    if is_kept:
-        state = state._replace(best=state.learner, best_score=jnp.asarray(score))
-    return state, [*rows, row | {"is_kept": is_kept}]
 
 
 def _fingerprint(key: Array, name: str, adjacency: Array, cfg: AgentConfig) -> str:

@@ -1,12 +1,11 @@
 """LyCon-WRL+: learns to control a road safely, inside a learned world, from episodes that someone else collects.
 
 Section 4.3 and Algorithm 1, Phase 4, in the order that makes it sound: collect, world model, imagination and PPO with
-multipliers, L, margin on episodes that neither has seen, and again. The road is reached through an injected `collect`
-only; everything that learns is compiled.
+multipliers, L, margin on episodes that neither has seen, and again. `learning` runs the loop; everything that learns is
+compiled.
 """
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,25 +13,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from rich.console import Console
-from rich.progress import Progress
 
 from stream_jax import store
 from stream_jax.rl import agent as agents
-from stream_jax.rl import improvement, lyapunov, ppo, replay, trial, verification, world_model
+from stream_jax.rl import improvement, learning, lyapunov, ppo, trial, verification, world_model
 from stream_jax.rl.agent import Agent, AgentConfig, Decision, act
 from stream_jax.rl.agent_store import AgentStore
 from stream_jax.rl.episodes import Episode, flat_transitions
+from stream_jax.rl.learning import Algorithm, Collect, PolicyStep, Row, Run
 from stream_jax.rl.ppo import Learner
 from stream_jax.rl.state import make_state
 from stream_jax.types import CityView, RLState
 
 __all__ = ["Agent", "AgentConfig", "AgentState", "Decision", "Episode", "Fitted", "act", "fit", "improve", "start"]
 
-# seeds [E], step [] or [E], x [E, I, 10], view [E, ...], plan in force [E, I, A], clock [E, 5] -> leaves [E, ...]
-PolicyStep = Callable[[np.ndarray, Any, Array, CityView, Array, Array], Decision]
-Collect = Callable[[PolicyStep, int, int], list[Episode]]  # policy, number of episodes, seed of the first
-Row = dict[str, Any]
 TYPICAL_STATES = 256  # that say what uncertainties usually are
 
 
@@ -43,16 +37,13 @@ class AgentState(NamedTuple):
     optimiser: Any
     multipliers: Array  # [C]
     reward_unit: Array  # [2] of the first episodes: a unit must not move while values are learned in it
-    best: Agent  # on the validation episodes
-    best_score: Array  # [2] its `verification.merit`, compared in this order
-    iteration: Array  # [] int32, iterations done
 
 
 class Fitted(NamedTuple):
     """A learned controller and how it came about."""
 
     agent: Agent  # the best on the validation episodes, or the last without validation
-    state: AgentState
+    run: Run
     rows: list[Row]  # one for the trial, each iteration and each validation
 
 
@@ -67,10 +58,7 @@ def fit(
     first_dir: Path | str | None = None,
     trial_dir: Path | str | None = None,
 ) -> Fitted:
-    """Learns by `cfg.iterations` rounds of collecting and improving.
-
-    With `checkpoint_dir` a run that was killed goes on where it was and ends in the same bits, as long as `collect`
-    gives the same episodes for the same policy and seed; episodes that were complete are not collected again.
+    """Learns by `cfg.iterations` rounds of collecting and improving; with `checkpoint_dir` it survives a kill.
 
     Args:
         adjacency: [I, I] row-normalised, who is next to whom.
@@ -79,49 +67,37 @@ def fit(
         trial_dir: keeps the scores of the trial, for agents that are equal in `trial.settings`.
     """
     store = AgentStore(checkpoint_dir, _fingerprint(key, adjacency, cfg), first_dir, trial_dir)
-    start_key, drive_key, learn_key = jax.random.split(key, 3)
-    state, rows = store.restore(start(start_key, adjacency, cfg))
+    ours = algorithm(adjacency, cfg, trial_collect or collect)
+    learned = learning.learn(key, ours, collect, cfg, store, progress)
+    return Fitted(learned.learner.agent, learned.run, learned.rows)
 
-    def collected(index: int) -> Episode:
-        step = policy_step(drive_key, state.agent, adjacency, cfg, explore=True)
-        seed = cfg.first_seed + index * cfg.episodes
-        return store.kept(index, lambda: collect(step, cfg.episodes, seed))
 
-    def tried(agent: Agent) -> list[Episode]:
-        step = policy_step(drive_key, agent, adjacency, cfg, explore=False)
-        return (trial_collect or collect)(step, cfg.trial.hours, cfg.trial.first_seed)
+def algorithm(adjacency: Array, cfg: AgentConfig, trial_collect: Collect) -> Algorithm:
+    """LyCon-WRL+ as the loop runs it; what learning begins with is validated with the filter of the first iteration."""
 
-    done = int(state.iteration)
-    memory = [store.remembered(index) for index in range(max(0, done - cfg.replay), done)]
-    if done == 0 and not rows:
-        if cfg.trial.hours:
-            agent, rows = trial.choose(state.agent, tried, cfg, store.scores)
-            state = state._replace(agent=agent)
-            store.save(0, state, rows)
-    with _progress_bar(progress) as bar:
-        task = bar.add_task("control", total=cfg.iterations, completed=done)
-        for index in range(done, cfg.iterations):
-            memory, first = [*memory, collected(index)][-cfg.replay :], state.agent.policy
-            state, row = improve(jax.random.fold_in(learn_key, index), state, memory, adjacency, cfg)
-            rows = [*rows, {"kind": "train", "iteration": index} | row]
-            if cfg.validate_every and index == 0:  # what learning began with, now that there is a filter
-                begun = state._replace(agent=state.agent._replace(policy=first), iteration=jnp.zeros((), jnp.int32))
-                begun, rows = _validated(drive_key, begun, rows, collect, adjacency, cfg)
-                state = state._replace(best=begun.best, best_score=begun.best_score)
-            if cfg.validate_every and ((index + 1) % cfg.validate_every == 0 or index + 1 == cfg.iterations):
-                state, rows = _validated(drive_key, state, rows, collect, adjacency, cfg)
-            store.save(index + 1, state, rows)
-            bar.advance(task)
-    store.close()
-    return Fitted(state.best if cfg.validate_every else state.agent, state, rows)
+    def tried(key: Array, state: AgentState, store: AgentStore) -> tuple[AgentState, list[Row]]:
+        def drive(agent: Agent) -> list[Episode]:
+            step = policy_step(key, agent, adjacency, cfg, explore=False)
+            return trial_collect(step, cfg.trial.hours, cfg.trial.first_seed)
+
+        agent, rows = trial.choose(state.agent, drive, cfg, store.scores)
+        return state._replace(agent=agent), rows
+
+    return Algorithm(
+        start=lambda key: start(key, adjacency, cfg),
+        act=lambda key, state, explore: policy_step(key, state.agent, adjacency, cfg, explore),
+        improve=lambda key, state, _, memory: improve(key, state, memory, adjacency, cfg),
+        judge=lambda state, episodes: verification.verify(state.agent, episodes, adjacency, cfg),
+        prepare=tried if cfg.trial.hours else None,
+        opening=lambda before, after: after._replace(agent=after.agent._replace(policy=before.agent.policy)),
+    )
 
 
 def start(key: Array, adjacency: Array, cfg: AgentConfig) -> AgentState:
     """The state before the first episode; its agent proposes the default plan."""
     agent = agents.init(key, adjacency, cfg)
     learner = ppo.start(agent.policy, cfg.ppo)
-    unit, nothing = jnp.array([0.0, 1.0]), jnp.full(2, -jnp.inf)
-    return AgentState(agent, learner.optimiser, learner.multipliers, unit, agent, nothing, jnp.zeros((), jnp.int32))
+    return AgentState(agent, learner.optimiser, learner.multipliers, jnp.array([0.0, 1.0]))
 
 
 def improve(
@@ -130,7 +106,7 @@ def improve(
     """One iteration of learning from stacked episodes, the newest last and collected by `state.agent`."""
     world_key, typical_key, starts_key, learn_key, lyapunov_key, margin_key = jax.random.split(key, 6)
     fresh, old = memory[-1], state.agent
-    measured = _performance(fresh, cfg=cfg)
+    measured = learning.performance(fresh, cfg=cfg)
     row = verification.summary(measured, cfg.limits)
     if bool(old.fitted):
         row |= verification.verify(old, fresh, adjacency, cfg)
@@ -149,8 +125,7 @@ def improve(
     agent = agent._replace(lyapunov=_fit_lyapunov(lyapunov_key, agent, seen, starts, adjacency, cfg))
     agent = agent._replace(margin=_margin(margin_key, agent, _split(fresh, cfg)[1], adjacency, cfg=cfg))
     row |= _report_row(report, learner, agent, cfg)
-    new = state._replace(agent=agent, optimiser=learner.optimiser, multipliers=learner.multipliers, reward_unit=unit)
-    return new._replace(iteration=state.iteration + 1), row
+    return AgentState(agent, learner.optimiser, learner.multipliers, unit), row
 
 
 def policy_step(key: Array, agent: Agent, adjacency: Array, cfg: AgentConfig, explore: bool) -> PolicyStep:
@@ -193,24 +168,7 @@ _typical = jax.jit(improvement.typical_uncertainty, static_argnames="cfg")
 _imagine = jax.jit(improvement.imagine, static_argnames="cfg")
 _decrease_data = jax.jit(improvement.decrease_data, static_argnames="cfg")
 _margin = jax.jit(verification.margin, static_argnames="cfg")
-_performance = jax.jit(verification.performance, static_argnames="cfg")
 _flat_transitions = jax.jit(flat_transitions, static_argnames=("limits", "cfg"))
-
-
-def _validated(
-    key: Array, state: AgentState, rows: list[Row], collect: Collect, adjacency: Array, cfg: AgentConfig
-) -> tuple[AgentState, list[Row]]:
-    """Drives the validation episodes without exploration and keeps the agent if none was better."""
-    step = policy_step(key, state.agent, adjacency, cfg, explore=False)
-    episodes = replay.stack(collect(step, cfg.validation_episodes, cfg.validation_seed))
-    measured = _performance(episodes, cfg=cfg)
-    row = {"kind": "validation", "iteration": int(state.iteration)} | verification.summary(measured, cfg.limits)
-    row |= verification.verify(state.agent, episodes, adjacency, cfg)
-    score = verification.merit(measured)
-    is_kept = verification.is_better(score, state.best_score)
-    if is_kept:
-        state = state._replace(best=state.agent, best_score=jnp.asarray(score))
-    return state, [*rows, row | {"is_kept": is_kept}]
 
 
 def _split(episodes: Episode, cfg: AgentConfig) -> tuple[Episode, Episode]:
@@ -271,8 +229,3 @@ def _report_row(report: improvement.LearnReport, learner: Learner, agent: Agent,
 def _fingerprint(key: Array, adjacency: Array, cfg: AgentConfig) -> str:
     """Tells whether a checkpoint belongs to this run: same settings, same key, same road."""
     return store.key("learning", cfg, jax.random.key_data(key), adjacency, length=64)
-
-
-def _progress_bar(wanted: bool) -> Progress:
-    console = Console(stderr=True)  # shown only on a terminal, so that logs stay readable
-    return Progress(console=console, disable=not (wanted and console.is_terminal))

@@ -56,7 +56,7 @@ def default_plan(seed=77, episodes=16):
 def test_every_rival_beats_the_default_plan_on_roads_it_has_not_seen(name):
     cfg = dataclasses.replace(TOY, iterations=6)
     fitted = rivals.fit(KEY, name, toy_road.collect, ADJACENCY, cfg)
-    before, after = default_plan(), driven(name, fitted.learner)
+    before, after = default_plan(), driven(name, fitted.learner.learner)
     np.testing.assert_array_equal(before.plan, np.zeros_like(before.plan))
     gain = after.traffic.mean(1) - before.traffic.mean(1)  # the same 16 seeds for both
     assert gain.mean() > 3.0 * gain.std() / 4.0
@@ -80,7 +80,7 @@ def test_a_killed_rival_ends_in_the_same_bits_and_collects_nothing_twice(tmp_pat
     with pytest.raises(Killed):
         rivals.fit(KEY, "ppo", dying, ADJACENCY, TOY, tmp_path / "killed")
     resumed = rivals.fit(KEY, "ppo", reviving, ADJACENCY, TOY, tmp_path / "killed")
-    chex.assert_trees_all_equal(resumed.state, whole.state)
+    chex.assert_trees_all_equal(resumed.run, whole.run)
     assert resumed.rows == whole.rows
     assert calls == [last, TOY.validation_seed]
     with pytest.raises(ValueError, match="belongs to another run"):
@@ -159,7 +159,7 @@ def test_a_rival_keeps_what_it_began_with_if_nothing_learned_was_better(monkeypa
     blank = blank_state(toy_road.INTERSECTIONS, TOY)
     task, chosen = road_task(ADJACENCY, TOY), rivals.settings("ppo", TOY)
     begun = rivals.METHODS["ppo"].start(jax.random.split(KEY, 3)[0], task, blank, chosen)
-    chex.assert_trees_all_equal(fitted.learner, begun)
+    chex.assert_trees_all_equal(fitted.learner.learner, begun)
     assert [row["is_kept"] for row in fitted.rows if row["kind"] == "validation"] == [True, False, False]
     assert agent_stage.kept_iteration(fitted.rows) == 0
 

@@ -58,7 +58,7 @@ def test_the_log_tells_every_iteration_and_the_best_validation_is_kept(learned):
     assert [row["iteration"] for row in checked] == [0, 2]
     # What learning began with is a candidate too, with the filter of the first iteration.
     best = max((-row["violating"], row["reward"]) for row in checked)
-    np.testing.assert_allclose(learned.state.best_score, best, rtol=1e-6)
+    np.testing.assert_allclose(learned.run.best_score, best, rtol=1e-6)
     assert all(row["identity_holds"] for row in learned.rows if "identity_holds" in row)
 
 
@@ -80,7 +80,7 @@ def test_a_killed_run_ends_in_the_same_bits_and_collects_nothing_twice(learned, 
         return toy_road.collect(step, num_episodes, seed)
 
     resumed = lycon.fit(KEY, reviving, ADJACENCY, UNFILTERED, folder / "killed")
-    chex.assert_trees_all_equal(resumed.state, learned.state)
+    chex.assert_trees_all_equal(resumed.run, learned.run)
     chex.assert_trees_all_equal(resumed.agent, learned.agent)
     assert resumed.rows == learned.rows
     assert calls == [LAST_SEED, CFG.validation_seed]

@@ -47,16 +47,12 @@ def test_the_judge_counts_the_steps_at_which_l_falls_as_its_condition_asks():
     assert agents.decrease_share(agent, [driven([0.0, 1.2, 0.0]), driven([0.2, 0.1, 6.0])], cfg) == 0.5
 
 
-def test_the_variants_of_the_aggregation_differ_in_what_the_city_says_alone(monkeypatch):
+def test_the_variants_of_the_aggregation_differ_in_what_the_city_says_alone():
     asked = []
-    monkeypatch.setattr(agent_stage.system, "upstream_system", lambda *given: asked.append(given[-1].covariance))
-    monkeypatch.setattr(agent_stage.system, "city_days", lambda *_: None)
-    team = object.__new__(agent_stage.LearnedControllers)
-    vars(team).update(dict.fromkeys(("dataset", "out", "folder", "cfg", "console")), cities={})
-    team.road = SimpleNamespace(network=SimpleNamespace(ids=["a"], neighbours=np.array([[-1]])), weights=None)
-    for name in (OURS, f"{OURS}:diagonal", f"{OURS}:learned", "ppo", f"{OURS}:soft_1", f"{OURS}:learned"):
-        team._city(name)
+    names = (OURS, f"{OURS}:diagonal", f"{OURS}:learned", "ppo", f"{OURS}:soft_1", f"{OURS}:learned")
+    cities = agent_stage.cities_of(names, lambda covariance: asked.append(covariance) or covariance)
     assert asked == ["kernel", "diagonal", "empirical"]  # each once, and everybody else has ours
+    assert cities["ppo"] == cities[f"{OURS}:soft_1"] == cities[OURS] == "kernel"
     for name in agents.COVARIANCES:
         assert agents.agent_config(name, "default", HEAVY) == agents.agent_config(OURS, "default", HEAVY)
 

@@ -41,7 +41,7 @@ def quiet_city(monkeypatch, signals):
     days = CityDays(view, np.zeros((STEPS, 4), np.float32), 900)
     monkeypatch.setattr(agent_stage.system, "upstream_system", lambda *_: None)
     monkeypatch.setattr(agent_stage.system, "city_days", lambda *_: days)
-    monkeypatch.setattr(agent_stage.LearnedControllers, "_keep", lambda *_: None)
+    monkeypatch.setattr(agent_stage, "keep_whole", lambda *_: None)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 from data.errors import DataError
 from experiments import publish
 from experiments.evaluation import results
-from experiments.stages import agents, final_controllers, rivals
+from experiments.stages import agents, final_controllers, learners
 from experiments.stages import control as control_stage
-from experiments.stages.agents import OURS, RIVALS
+from experiments.stages.agents import OURS
 from experiments.stages.final_controllers import Controller, file_of, read, write
 from experiments.tables import control_tables
 from sim.demand import DEMAND_LEVELS
@@ -36,20 +36,15 @@ def stored(path, config, weights):
 def test_whatever_acts_comes_back_to_the_bit_also_for_a_road_of_another_size(name, tmp_path):
     cfg = agents.agent_config(name, "smoke", HEAVY)
     adjacency = toy_road.ADJACENCY
-    is_rival = name in RIVALS
-
-    def blank(links):
-        return rivals.start(name, links, cfg) if is_rival else agents.start(links, cfg)
-
-    moved = jax.tree.map(lambda leaf: leaf + 1 if leaf.dtype == jnp.float32 else leaf, blank(adjacency))
-    weights = rivals.acting(moved) if is_rival else moved
+    kind = learners.kind_of(name)
+    blank = kind.blank(adjacency, cfg)
+    weights = kind.weights(jax.tree.map(lambda leaf: leaf + 1 if leaf.dtype == jnp.float32 else leaf, blank))
     path = stored(tmp_path / "one.npz", {}, weights)
-    other = blank(jnp.ones((9, 9)) / 9)
-    found = read(path, rivals.acting(other) if is_rival else other, {})
+    other = kind.blank(jnp.ones((9, 9)) / 9, cfg)
+    found = read(path, kind.weights(other), {})
     chex.assert_trees_all_equal(found.weights, weights)
     assert found.origin == ORIGIN and found.curve == [{"kind": "train", "iteration": 0}]
-    if is_rival:
-        chex.assert_trees_all_equal(rivals.acting(rivals.with_acting(other, found.weights)), weights)
+    chex.assert_trees_all_equal(kind.weights(kind.with_weights(other, found.weights)), weights)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +98,7 @@ def test_controllers_of_one_grid_drive_another_network_without_learning_and_are_
     assert about["origin"]["network"] == "grid-2x2" and about["origin"]["data"] == "synthetic"
 
     quiet_city(monkeypatch, 2)
-    monkeypatch.setattr(agents, "train_agent", None)
-    monkeypatch.setattr(rivals, "train_rival", None)
+    monkeypatch.setattr(learners, "train", None)
     argv = "--network", str(main_street(tmp_path)), "--trained", str(folder)
     args = chosen(*argv, controllers=("default_plan", OURS, "ppo"))
     rows = results.read_rows(control_stage.control(args, run, console))

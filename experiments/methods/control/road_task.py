@@ -17,7 +17,7 @@ from experiments.methods.control.task import Task, Trajectories, executed
 from stream_jax.rl import objective, world_model
 from stream_jax.rl.agent import AgentConfig, Decision
 from stream_jax.rl.episodes import Episode, states
-from stream_jax.rl.lycon_wrl_plus import PolicyStep
+from stream_jax.rl.learning import PolicyStep
 from stream_jax.rl.safety import POLICY
 from stream_jax.rl.state import advance_clock, clip_physical, features, make_state, physical, with_neighbours
 from stream_jax.task import costs
