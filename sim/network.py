@@ -8,7 +8,6 @@ import dataclasses
 import math
 import re
 import subprocess
-import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +21,7 @@ from sim.binaries import find_binary
 from sim.errors import RoadError
 from sim.georeference import signal_lonlat
 from sim.movements import Link, Movements, lanes_entered, movements_of, signal_links
+from sim.sumocfg import is_sumocfg, read_sumocfg
 from stream_jax import store
 
 
@@ -219,15 +219,7 @@ def _generate(cfg: GridConfig, net_file: Path) -> None:
 def _net_file(path: Path) -> Path:
     if not path.exists():
         raise RoadError(f"{path} does not exist; give a SUMO network (.net.xml) or configuration (.sumocfg)")
-    if path.suffix != ".sumocfg":
-        return path.resolve()
-    try:
-        named = ET.parse(path).getroot().find(".//net-file")
-    except ET.ParseError as error:
-        raise RoadError(f"{path} is no readable SUMO configuration: {error}") from None
-    if named is None:
-        raise RoadError(f"{path} names no net-file")
-    return _net_file(path.parent / named.get("value", ""))
+    return read_sumocfg(path).network if is_sumocfg(path) else path.resolve()
 
 
 def _bearing(edge: Edge) -> float:

@@ -5,12 +5,10 @@ during a step. The only file that imports libsumo or traci.
 """
 
 import contextlib
-import dataclasses
 import io
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, cast
 
 import libsumo
 import numpy as np
@@ -18,13 +16,14 @@ import sumolib
 import traci
 from traci import constants
 
-from sim.binaries import find_binary
-from sim.closures import Closures, RoadIncident
+from sim import scenario as scenarios
+from sim.closures import Closures
 from sim.detectors import Tracker, no_detectors
 from sim.errors import RoadError
 from sim.lookahead import decode_prices
 from sim.nema import Plan, SeeingDriver, SignalDriver, decode_action
 from sim.network import Network
+from sim.scenario import Scenario, SessionConfig
 from sim.states import StateWriter
 from stream_jax.task import ACTIONS
 from stream_jax.types import RoadMeasurement
@@ -34,7 +33,7 @@ _DEPARTED = constants.VAR_DEPARTED_VEHICLES_IDS
 _ARRIVED = constants.VAR_ARRIVED_VEHICLES_IDS
 _FORCED = constants.VAR_TELEPORT_STARTING_VEHICLES_IDS
 _PENDING = constants.VAR_PENDING_VEHICLES
-EMPTY_S = 600  # a road on which nothing departs for so long is an error
+EMPTY_S = 600  # nothing departs for so long, or in a whole shorter episode: an error
 _FAILURES = (
     libsumo.TraCIException,
     libsumo.FatalTraCIError,
@@ -42,40 +41,6 @@ _FAILURES = (
     traci.exceptions.FatalTraCIError,
     OSError,
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class SessionConfig:
-    """How SUMO is run."""
-
-    backend: Literal["libsumo", "traci"] = "libsumo"  # inside this process, or a process of its own
-    gui: bool = False  # shows the road; always through traci
-    control_s: int = 60  # length of a control step
-    teleport_s: int = 300  # SUMO moves a vehicle by force after standing this long at the front; -1: never
-    trips_file: Path | None = None  # where SUMO writes every trip, unfinished and undeparted ones too
-
-    def __post_init__(self) -> None:
-        if (
-            self.backend not in ("libsumo", "traci")
-            or self.control_s < 1
-            or self.teleport_s < -1
-            or self.teleport_s == 0
-        ):
-            raise RoadError("a session needs the backend libsumo or traci, positive control_s, and teleport_s or -1")
-
-
-class Scenario(NamedTuple):
-    """One episode's demand and incidents."""
-
-    route_file: Path
-    incidents: tuple[RoadIncident, ...]
-    warmup_s: int  # while the empty road fills: driven like the rest, and not judged
-    duration_s: int  # after the warm-up
-    seed: int
-    first_step: int  # index of the city's step at the end of the warm-up, -1 without a city
-    flow: np.ndarray  # [T, I] the city's flow behind the demand
-    begin_s: int = 0  # SUMO's clock when the warm-up begins
-    config: Path | None = None  # a .sumocfg that SUMO reads whole, instead of the route file alone
 
 
 class Session:
@@ -105,8 +70,9 @@ class Session:
         under the default plan.
         """
         self.close()
-        self._check(scenario)
+        scenarios.check(scenario)
         self._scenario, self._time = scenario, 0
+        self._empty_at = min(EMPTY_S, scenario.warmup_s + scenario.duration_s)
         self._closures = Closures(self.network, scenario.incidents)
         self._allowed: dict[str, list[str]] = {}  # what a closed lane admits again later
         self._start()
@@ -174,17 +140,12 @@ class Session:
         """SUMO's process under traci, None under libsumo."""
         return None if self._process is None else self._process.pid
 
-    def _check(self, scenario: Scenario) -> None:
-        if not Path(scenario.route_file).is_file():
-            raise RoadError(f"the route file {scenario.route_file} does not exist")
-        if scenario.warmup_s < 0 or scenario.duration_s < 1:
-            raise RoadError("a scenario needs a warm-up of at least 0 s and a duration of at least 1 s")
-
     def _start(self) -> None:
         uses_library = self.cfg.backend == "libsumo" and not self.cfg.gui
         if uses_library and Session._open_libsumo is not None:
             raise RoadError("this process already runs a libsumo session: close it first, or use the backend traci")
-        command = self._command()
+        programs = self.driver.programs if self._is_native else None
+        command = scenarios.command(self._scenario, self.network.net_file, self.cfg, programs)
         with self._failures("SUMO could not start"):
             if uses_library:
                 libsumo.start(command)
@@ -200,24 +161,6 @@ class Session:
             sumo: Any = traci.connect(port, **options)
         sumo.simulation.subscribe([_DEPARTED, _ARRIVED, _FORCED, _PENDING])
         return sumo
-
-    def _command(self) -> list[str]:
-        scenario, trips = self._scenario, self.cfg.trips_file
-        options: dict[str, object] = {"--seed": scenario.seed, "--step-length": 1, "--begin": scenario.begin_s}
-        options["--time-to-teleport"] = self.cfg.teleport_s
-        if scenario.config is None:
-            options |= {"--net-file": self.network.net_file, "--route-files": scenario.route_file}
-        else:
-            options["--configuration-file"] = scenario.config
-        if self._is_native and (programs := getattr(self.driver, "programs", None)):
-            options["--additional-files"] = programs
-        flags = ["--no-step-log", "--no-warnings", "--duration-log.disable"]
-        flags += ["--start", "--quit-on-end"] if self.cfg.gui else []
-        if trips is not None:
-            options["--tripinfo-output"] = trips
-            flags += ["--tripinfo-output.write-unfinished", "--tripinfo-output.write-undeparted"]
-        binary = find_binary("sumo-gui" if self.cfg.gui else "sumo")
-        return [binary, *(str(part) for option in options.items() for part in option), *flags]
 
     def _run(self, action: np.ndarray, seconds: int) -> RoadMeasurement:
         plan = decode_prices(action) if self._seeing else decode_action(action, self.network.is_nema)
@@ -242,11 +185,11 @@ class Session:
             seen = list(seen)
             self._seeing.see(seen, pending, gone, self._route)
         self._detectors = self._tracker.second(seen, pending, gone, forced)
-        if self._time == EMPTY_S and not self._tracker.has_met:
+        if self._time == self._empty_at and not self._tracker.has_met:
             self.close()
-            raise RoadError(
-                f"no vehicle departed on {self.network.net_file} within ten minutes: check routes and begin"
-            )
+            source, begin = self._scenario.config or self._scenario.route_file, self._scenario.begin_s
+            when = f"in the {self._time / 60:g} minutes from second {begin}"
+            raise RoadError(f"no vehicle of {source} departed {when}: check when its trips depart, and where it begins")
 
     def _news(self, plan: Plan | np.ndarray) -> list[tuple[str, str]]:
         """(signal, state) of the signals that change."""
