@@ -28,6 +28,7 @@ VERSIONS: Mapping[str, int] = {
     "lookahead": 1,  # what the look-ahead controller sees and how it decides
     "network": 1,  # generated grids
     "plan": 1,  # gains of a fixed plan
+    "resco": 1,  # how an episode on a public map is driven and measured
     "rival_scores": 1,  # what other detectors read, and how
     "scores": 3,  # residuals, screening and scores of CRFN-BY
     "sensitivity": 1,  # training runs of the sensitivity tables

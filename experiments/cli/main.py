@@ -39,6 +39,7 @@ COMMANDS = {
     "publish": Command("experiments.publish:main", "copy a run's rows and final controllers into results/"),
     "compare": Command("experiments.compare:main", "say whether two runs have the same results rows"),
     "sweep": Command("experiments.sweep:main", "train many seeds over all devices"),
+    "resco": Command("experiments.resco:main", "compare controllers on RESCO's public maps"),
     "demand": Command("experiments.demand_sweep:main", "measure controllers over levels of demand"),
     "interrupted": Command("experiments.interrupted:main", "compare a run that is killed often with one left alone"),
     "download": Command("data.download:main", "fetch a dataset from its publisher"),

@@ -12,7 +12,7 @@ from sim.closures import RoadIncident
 from sim.errors import RoadError
 from sim.nema import GREEN, RED, NemaController
 from sim.network import GridConfig, build_grid, read_network
-from sim.own_programs import NativeNema, nema_programs
+from sim.own_programs import NativePrograms, nema_programs
 from sim.session import Scenario, Session, SessionConfig
 
 NORTHWARD = "bottom0A0 bottom0A0.220.00 A0A1 A0A1.220.00 A1top0"  # through A0 and A1, phase 8 at both
@@ -262,7 +262,7 @@ def test_wrong_actions_and_files_are_refused(grid, tmp_path):
 
 
 def test_sumo_runs_its_own_nema_programs_on_our_phases(grid, tmp_path):
-    driver = NativeNema(nema_programs(grid, tmp_path))
+    driver = NativePrograms(nema_programs(grid, tmp_path))
     with Session(grid, driver) as session:
         steps = whole_episode(session, scenario(busy(tmp_path / "busy.rou.xml"), 60, 300), np.zeros((4, 9)))
     assert all((s.served > 0).all() for s in steps[1:])

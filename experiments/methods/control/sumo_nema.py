@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from sim.network import Network
-from sim.own_programs import NativeNema, nema_programs
+from sim.own_programs import NativePrograms, nema_programs
 
 
-def driver(network: Network, folder: Path) -> NativeNema:
+def driver(network: Network, folder: Path) -> NativePrograms:
     """Leaves the signals to SUMO. Args: folder: where its programs are written."""
-    return NativeNema(nema_programs(network, folder))
+    return NativePrograms(nema_programs(network, folder))
