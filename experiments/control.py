@@ -17,6 +17,7 @@ from experiments.cli.main import start
 from experiments.cli.reading import UNSET, read
 from sim.demand import DEMAND_LEVELS
 from sim.session import SessionConfig
+from sim.sumocfg import is_sumocfg
 from stream_jax.task import Limits, constraint_values, costs
 
 PRETRAINED = Path(__file__).parent.parent / "checkpoints" / "synthetic"
@@ -27,7 +28,8 @@ detection say, where the action came from and whether it is certified. The log h
 
   stream-jax drive                                             the pretrained system on its own city
   stream-jax drive --checkpoint DIR --level overload --gui     another one, watched in sumo-gui
-  stream-jax drive --network my.net.xml --routes my.rou.xml    your network, without a city behind it
+  stream-jax drive --network my.sumocfg                        your network and routes, from begin to end
+  stream-jax drive --network my.net.xml --routes my.rou.xml    the same in two files, without a city behind them
 """
 
 
@@ -40,11 +42,11 @@ class DriveOptions:
     network: Annotated[Path | None, UNSET] = None
     """your .net.xml or .sumocfg instead of the checkpoint's grid"""
     routes: Annotated[Path | None, UNSET] = None
-    """your .rou.xml, with --network"""
+    """your .rou.xml; needed if --network is a .net.xml, else instead of the .sumocfg's own"""
     level: Literal[tuple(DEMAND_LEVELS)] = "heavy"  # type: ignore[valid-type]
     """demand on the checkpoint's grid"""
-    minutes: int = 40
-    """how long to drive"""
+    minutes: Annotated[int | None, UNSET] = None
+    """how long to drive (40, or from begin to end of a .sumocfg)"""
     seed: int = 1002
     """chooses the hour and the trips"""
     gui: Annotated[bool, UNSET] = False
@@ -70,8 +72,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def drive(args: DriveOptions, console: rich.console.Console) -> None:
     """Prints and logs every tick, then the summary."""
-    if (args.network is None) != (args.routes is None):
-        raise ValueError("--network and --routes go together: a network needs vehicles to control.")
+    if args.routes is not None and args.network is None:
+        raise ValueError("--routes needs the --network that they lead through.")
+    if args.network is not None and args.routes is None and not is_sumocfg(args.network):
+        raise ValueError(f"{args.network} has no vehicles to control; give --routes, or a .sumocfg that names both.")
+    if args.minutes is not None and args.minutes < 1:
+        raise ValueError(f"--minutes {args.minutes} is not a positive number.")
     system, dataset = live.open_checkpoint(args.checkpoint)
     console.print(f"{args.checkpoint}: {dataset.manifest['dataset']}, {dataset.manifest['data']} data", style="bold")
     if args.network is not None:
@@ -79,7 +85,13 @@ def drive(args: DriveOptions, console: rich.console.Console) -> None:
         dataset = None
     else:
         network, scenario = live.city_scenario(
-            args.checkpoint, system, dataset, args.level, args.seed, args.minutes, args.log.parent / "cache"
+            args.checkpoint,
+            system,
+            dataset,
+            args.level,
+            args.seed,
+            args.minutes or live.MINUTES,
+            args.log.parent / "cache",
         )
     limits = DEMAND_LEVELS[args.level].limits  # the agent itself aims lower
     args.log.parent.mkdir(parents=True, exist_ok=True)

@@ -18,12 +18,15 @@ from sim.demand import DEMAND_LEVELS, DemandConfig
 from sim.drivers import DRIVERS
 from sim.network import Network, read_network
 from sim.session import Scenario, Session, SessionConfig
+from sim.sumocfg import demand_of, is_sumocfg, read_sumocfg
 from stream_jax import checkpoint, pipeline
 from stream_jax.checkpoint import System
 from stream_jax.rl.state import advance_clock, make_state
 from stream_jax.task import Limits, constraint_values, physical_state
 from stream_jax.types import Certificate, CityView, RoadMeasurement
 
+MINUTES = 40  # of an episode, unless a .sumocfg or the user says otherwise
+WARMUP_S = 60  # before a user's own vehicles are driven by the controller
 Decide = Callable[[int, RoadMeasurement], tuple]  # minute, road -> action, view, certificate, anomalous cells
 
 
@@ -62,12 +65,30 @@ def city_scenario(
     return road.network, draw_scenarios(road, "test", rate, range(seed, seed + 1), cache)[0]
 
 
-def users_scenario(network: Path, routes: Path, seed: int, minutes: int) -> tuple[Network, Scenario]:
-    """A user's network and routes; there is no city behind them."""
+def users_scenario(
+    network: Path, routes: Path | None, seed: int, minutes: int | None = None
+) -> tuple[Network, Scenario]:
+    """A user's network and vehicles; there is no city behind them.
+
+    Args:
+        network: .net.xml or .sumocfg; SUMO reads a .sumocfg whole.
+        routes: instead of those of the .sumocfg; a .net.xml has none.
+        minutes: as long as the .sumocfg says, or MINUTES, if None.
+    """
     found = read_network(network)
-    if not routes.exists():
+    config = read_sumocfg(network) if is_sumocfg(network) else None
+    if routes is None:
+        if config is None:
+            raise DataError(f"{network} has no vehicles; give --routes, or a .sumocfg that names network and routes.")
+        routes = demand_of(config)
+    if not routes.is_file():
         raise DataError(f"There is no route file {routes}; give SUMO's .rou.xml with --routes.")
-    return found, Scenario(routes.absolute(), (), 60, 60 * minutes, seed, -1, np.zeros((1, len(found.ids))))
+    duration_s = 60 * (minutes or MINUTES)
+    if minutes is None and config and config.end_s is not None:
+        duration_s = max(60, (config.end_s - config.begin_s - WARMUP_S) // 60 * 60)
+    begin_s, file = (config.begin_s, config.file) if config else (0, None)
+    flow = np.zeros((1, len(found.ids)))
+    return found, Scenario(routes.absolute(), (), WARMUP_S, duration_s, seed, -1, flow, begin_s, file)
 
 
 def drive(

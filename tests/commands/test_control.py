@@ -2,7 +2,10 @@
 
 import json
 
+import pytest
+
 from experiments import control
+from tests.small_networks import main_street
 
 
 def test_the_pretrained_system_drives_and_logs_every_minute(tmp_path):
@@ -19,6 +22,51 @@ def test_a_folder_without_a_checkpoint_is_named(tmp_path, capsys):
     assert "none" in "".join(capsys.readouterr().out.split())
 
 
-def test_a_network_without_routes_is_refused(capsys):
-    assert control.main(["--network", "my.net.xml"]) == 2
-    assert "--routes" in capsys.readouterr().out
+def sumocfg(folder, departures):
+    """A street with two signals from second 600 to 840."""
+    main_street(folder)
+    trips = (f'<trip id="{at}" depart="{at}" from="west-A" to="B-east"/>' for at in departures)
+    (folder / "my.rou.xml").write_text(f"<routes>{''.join(trips)}</routes>")
+    files = '<net-file value="street.net.xml"/><route-files value="my.rou.xml"/>'
+    path = folder / "my.sumocfg"
+    path.write_text(f'<configuration>{files}<begin value="600"/><end value="840"/></configuration>')
+    return path
+
+
+def test_a_sumocfg_alone_is_driven_from_its_begin_to_its_end(tmp_path, capsys):
+    log = tmp_path / "log.jsonl"
+    path = sumocfg(tmp_path, range(600, 640, 5))
+    assert control.main(["--network", str(path), "--log", str(log)]) == 0
+    assert len(log.read_text().splitlines()) == 3  # four minutes, the first of which fills the road
+    said = capsys.readouterr().out
+    assert said.splitlines()[-3].split("│")[4].strip() == "8"  # trips finished
+
+
+def test_routes_beside_a_sumocfg_are_driven_instead_of_its_own(tmp_path, capsys):
+    path = sumocfg(tmp_path, [])
+    own = tmp_path / "own.rou.xml"
+    own.write_text('<routes><trip id="a" depart="601" from="west-A" to="B-east"/></routes>')
+    words = ["--network", str(path), "--routes", str(own), "--log", str(tmp_path / "log.jsonl")]
+    assert control.main(words) == 0
+    assert capsys.readouterr().out.splitlines()[-3].split("│")[4].strip() == "1"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--network", "my.net.xml"], "my.net.xml has no vehicles to control; give --routes"),
+        (["--routes", "my.rou.xml"], "--routes needs the --network"),
+        (["--network", "none.sumocfg"], "none.sumocfg does not exist"),
+        (["--minutes", "0"], "--minutes 0 is not a positive number"),
+        (["--network", "street.net.xml", "--routes", "none.rou.xml"], "There is no route file none.rou.xml"),
+        (["--network", "empty.sumocfg"], "names no route-files, so nothing would drive"),
+        (["--network", "my.sumocfg"], "no vehicle of"),
+    ],
+)
+def test_bad_input_is_one_sentence(words, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    sumocfg(tmp_path, [10])  # before the begin
+    (tmp_path / "empty.sumocfg").write_text('<configuration><net-file value="street.net.xml"/></configuration>')
+    assert control.main(words) == 2
+    out = capsys.readouterr().out
+    assert said in out and out.count("error:") == 1 and "Traceback" not in out
