@@ -12,12 +12,15 @@ import rich
 from rich.markup import escape
 from rich.table import Table
 
-from experiments import live
 from experiments.cli.main import start
 from experiments.cli.reading import UNSET, read
 from sim.demand import DEMAND_LEVELS
-from sim.session import SessionConfig
+from sim.drivers import DRIVERS
+from sim.keeping import MINUTES, city_scenario, kept_recording, users_scenario
+from sim.session import Session, SessionConfig
 from sim.sumocfg import is_sumocfg
+from stream_jax import live
+from stream_jax.system import open_system
 from stream_jax.task import Limits, constraint_values, costs
 
 PRETRAINED = Path(__file__).parent.parent / "checkpoints" / "synthetic"
@@ -78,26 +81,24 @@ def drive(args: DriveOptions, console: rich.console.Console) -> None:
         raise ValueError(f"{args.network} has no vehicles to control; give --routes, or a .sumocfg that names both.")
     if args.minutes is not None and args.minutes < 1:
         raise ValueError(f"--minutes {args.minutes} is not a positive number.")
-    system, dataset = live.open_checkpoint(args.checkpoint)
+    dataset = kept_recording(args.checkpoint)
+    system = open_system(args.checkpoint, dataset.manifest["content_hash"])
     console.print(f"{args.checkpoint}: {dataset.manifest['dataset']}, {dataset.manifest['data']} data", style="bold")
     if args.network is not None:
-        network, scenario = live.users_scenario(args.network, args.routes, args.seed, args.minutes)
-        dataset = None
+        network, scenario = users_scenario(args.network, args.routes, args.seed, args.minutes)
+        decide = live.without_city(system, network.neighbours)
     else:
-        network, scenario = live.city_scenario(
-            args.checkpoint,
-            system,
-            dataset,
-            args.level,
-            args.seed,
-            args.minutes or live.MINUTES,
-            args.log.parent / "cache",
-        )
+        signals, minutes = len(system.params.aggregator.weights), args.minutes or MINUTES
+        cache = args.log.parent / "cache"
+        network, scenario = city_scenario(args.checkpoint, signals, dataset, args.level, args.seed, minutes, cache)
+        city = live.City(dataset.forecast_data(dataset.num_folds - 1), dataset.manifest["bin_s"], scenario.first_step)
+        decide = live.with_city(system, city, network.neighbours, scenario.seed)
     limits = DEMAND_LEVELS[args.level].limits  # the agent itself aims lower
     args.log.parent.mkdir(parents=True, exist_ok=True)
     ticks = []
-    with args.log.open("w") as log:
-        for tick in live.drive(system, dataset, network, scenario, SessionConfig(gui=args.gui)):
+    session = Session(network, DRIVERS[system.config.agent.action.name](), SessionConfig(gui=args.gui))
+    with args.log.open("w") as log, session:
+        for tick in live.drive(session, scenario, decide):
             console.print(live.describe(tick), highlight=False, soft_wrap=True)
             log.write(json.dumps(logged(tick)) + "\n")
             log.flush()

@@ -18,19 +18,20 @@ from rich.markup import escape
 from rich.table import Table
 
 from data.loader import TrafficDataset
-from experiments import live
 from experiments.cli.main import start
 from experiments.cli.reading import read
 from experiments.control import PRETRAINED
 from experiments.evaluation import incident_log
-from experiments.stages import agent_road, system
-from experiments.stages.keeping import kept_road
+from experiments.stages import agent_road
+from experiments.stages.system import city_days
 from sim.city_road import vehicles_per_hour
 from sim.demand import DEMAND_LEVELS, DemandConfig
+from sim.keeping import kept_recording, kept_road
 from stream_jax import pipeline
 from stream_jax.checkpoint import System
 from stream_jax.conformal.bootstrap import BootstrapInterval, block_bootstrap, ratio_of_totals
 from stream_jax.rl import bounds, lyapunov, lycon_wrl_plus, replay, verification
+from stream_jax.system import open_system
 from stream_jax.task import LOCAL
 
 BLOCK = 24  # steps of a bootstrap block: six hours
@@ -81,7 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = read(VerifyOptions, DESCRIPTION, argv, "verify")
     console = rich.get_console()
     try:
-        trained, dataset = live.open_checkpoint(args.checkpoint)
+        dataset = kept_recording(args.checkpoint)
+        trained = open_system(args.checkpoint, dataset.manifest["content_hash"])
         promises = [*city_promises(trained, dataset), lipschitz_promise(trained)]
         if args.episodes:
             promises += drift_promises(trained, dataset, args)
@@ -159,9 +161,9 @@ def lipschitz_promise(trained: System) -> Promise:
 def drift_promises(trained: System, dataset: TrafficDataset, args: VerifyOptions) -> list[Promise]:
     """The drift certificate on fresh episodes of the frozen controller."""
     demand = DemandConfig(bin_s=dataset.manifest["bin_s"])
-    road, factor = kept_road(args.checkpoint, trained, dataset, demand, args.cache)
+    road, factor = kept_road(args.checkpoint, len(trained.params.aggregator.weights), dataset, demand, args.cache)
     rate = vehicles_per_hour(DEMAND_LEVELS[args.level], len(road.network.ids), factor)
-    days = system.city_days(trained, dataset)
+    days = city_days(trained, dataset)
     site = agent_road.Site(road, days, rate, args.workers, rich.get_console(), trained.config.agent.action)
     collect = agent_road.collector(site, "test", args.cache)
     agent, cfg = trained.params.agent, trained.config.agent

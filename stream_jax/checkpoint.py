@@ -16,8 +16,10 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from jax import Array
 
 from stream_jax import store
+from stream_jax.flows.crfn_by import Calibration, FlowConfig, FlowParams
 from stream_jax.gnn.pu_gat_plus import ForecasterConfig, ForecasterParams
 from stream_jax.pipeline import SystemConfig, SystemParams
 from stream_jax.types import ConformalState
@@ -25,6 +27,8 @@ from stream_jax.types import ConformalState
 FORMAT = store.VERSIONS["checkpoint"]
 PACKAGES = ("jax", "flax", "stream_jax")  # whose versions are recorded
 ARRAYS, META = "arrays", "checkpoint.json"
+FACTS = ("config", "data_hash")  # fields of a checkpoint that are no arrays
+STAGES = {"forecaster": "forecast", "detector": "detect", "system": "control"}  # who writes each kind
 
 
 class ForecasterCheckpoint(NamedTuple):
@@ -33,6 +37,16 @@ class ForecasterCheckpoint(NamedTuple):
     params: ForecasterParams
     conformal: ConformalState
     config: ForecasterConfig
+    data_hash: str
+
+
+class DetectorCheckpoint(NamedTuple):
+    """Everything that detection needs besides the forecasts, for one seed."""
+
+    params: FlowParams
+    factor: Array  # [H, N] static calibration of the forecast's sigma
+    calibration: Calibration
+    config: FlowConfig
     data_hash: str
 
 
@@ -63,6 +77,16 @@ def save_forecaster(folder: Path, checkpoint: ForecasterCheckpoint) -> None:
 def load_forecaster(folder: Path, data_hash: str | None = None) -> ForecasterCheckpoint:
     """Reads a checkpoint; refuses a damaged one, and one that was trained on other data than `data_hash`."""
     return _read(folder, "forecaster", ForecasterCheckpoint, data_hash, None)
+
+
+def save_detector(folder: Path, checkpoint: DetectorCheckpoint) -> None:
+    """Writes the checkpoint; an older one in the same folder is replaced."""
+    _write(folder, "detector", checkpoint)
+
+
+def load_detector(folder: Path, data_hash: str | None = None) -> DetectorCheckpoint:
+    """Reads a checkpoint; refuses a damaged one, and one that was trained on other data than `data_hash`."""
+    return _read(folder, "detector", DetectorCheckpoint, data_hash, None)
 
 
 def config_from_plain(kind: Any, value: Any) -> Any:
@@ -105,10 +129,10 @@ def _is_a(kind: Any, value: Any) -> bool:
     return type(value) is kind
 
 
-def _write(folder: Path, kind: str, checkpoint: System | ForecasterCheckpoint) -> None:
+def _write(folder: Path, kind: str, checkpoint: System | ForecasterCheckpoint | DetectorCheckpoint) -> None:
     if folder.exists() and any(folder.iterdir()) and not (folder / META).exists():
         raise ValueError(f"{folder} holds something that is no checkpoint; name an empty folder.")
-    arrays = _plain({"params": checkpoint.params, "conformal": checkpoint.conformal})
+    arrays = _plain({name: getattr(checkpoint, name) for name in checkpoint._fields if name not in FACTS})
     leaves = _leaves(arrays)
     meta = {
         "format": FORMAT,
@@ -130,7 +154,7 @@ def _write(folder: Path, kind: str, checkpoint: System | ForecasterCheckpoint) -
 
 
 def _read(folder: Path, kind: str, made: type, data_hash: str | None, config: Any) -> Any:
-    stage = "forecast" if kind == "forecaster" else "control"
+    stage = STAGES[kind]
     if not (folder / META).exists():
         raise ValueError(f"There is no {kind} checkpoint in {folder}; run the {stage} stage first.")
     hints = typing.get_type_hints(made)
@@ -140,7 +164,7 @@ def _read(folder: Path, kind: str, made: type, data_hash: str | None, config: An
             raise ValueError(f"it is a {meta['kind']} of format {meta['format']}, not a {kind} of format {FORMAT}")
         found = config_from_plain(hints["config"], meta["config"])
         arrays = _restore(folder, meta)
-        params, conformal = (_typed(hints[name], arrays[name]) for name in ("params", "conformal"))
+        parts = {name: _typed(hints[name], arrays[name]) for name in hints if name not in FACTS}
     except Exception as error:  # orbax and JSON raise many kinds; to the caller they all mean one thing
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise ValueError(
@@ -157,7 +181,7 @@ def _read(folder: Path, kind: str, made: type, data_hash: str | None, config: An
             f"The checkpoint in {folder} was trained with another config ({difference}); "
             f"run the {stage} stage with this one."
         )
-    return made(params, conformal, found, meta["data_hash"])
+    return made(**parts, config=found, data_hash=meta["data_hash"])
 
 
 def _restore(folder: Path, meta: dict) -> dict:

@@ -18,7 +18,7 @@ from stream_jax.conformal import intervals
 from stream_jax.conformal.intervals import ConformalConfig
 from stream_jax.flows import context, crfn_by
 from stream_jax.flows import streaming as flow_streaming
-from stream_jax.flows.crfn_by import Calibration, FlowConfig, FlowParams
+from stream_jax.flows.crfn_by import Calibration, FlowConfig, FlowParams, Judged
 from stream_jax.flows.scale import ScaleConfig
 from stream_jax.gnn import attention
 from stream_jax.gnn import streaming as forecast_streaming
@@ -192,7 +192,7 @@ def observe_city(
 ) -> tuple[CityState, CityInfo]:
     """One step of the city: judges it, learns from it, and says what the next hour will be."""
     (stream, residual), forecast, judged = _follow(params, graph, (state.stream, state.residual), city, cfg)
-    detection = crfn_by.decide(judged.score, judged.tested, params.calibration, cfg.flow, judged.weight)
+    detection = crfn_by.detect(params.calibration, judged, cfg.flow)
     conformal, online = intervals.update(state.conformal, forecast, *_label(city, cfg), cfg.conformal)
     view = city_view(
         params.aggregator,
@@ -246,14 +246,6 @@ def tick(
 Followed = tuple[forecast_streaming.StreamState, flow_streaming.ResidualState]
 
 
-class Judged(NamedTuple):
-    """What the flow says about a step before anything is decided, [N] each."""
-
-    score: Array
-    tested: Array
-    weight: Array
-
-
 def _follow(
     params: SystemParams, graph: CityTables, state: Followed, city: CityObservation, cfg: SystemConfig
 ) -> tuple[Followed, Forecast, Judged]:
@@ -262,11 +254,10 @@ def _follow(
     residual, arrived = flow_streaming.observe(
         residual, *_label(city, cfg), city.clock, params.factor, graph.flow, cfg.scale, cfg.flow.leads
     )
-    score, weight, carried = crfn_by.step_judge(params.flow.network, arrived, residual.carried, cfg.flow)
+    judged, carried = crfn_by.step_judge(params.flow.network, arrived, residual.carried, cfg.flow)
     residual = residual._replace(carried=carried)
     stream = forecast_streaming.observe(params.forecaster, stream, *city, cfg.forecaster)
     forecast = forecast_streaming.forecast(params.forecaster, stream, graph.forecast, cfg.forecaster)
-    judged = Judged(score, arrived.observed, weight)
     return (stream, flow_streaming.issue(residual, forecast)), forecast, judged
 
 

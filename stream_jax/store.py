@@ -28,11 +28,11 @@ VERSIONS: Mapping[str, int] = {
     "lookahead": 1,  # what the look-ahead controller sees and how it decides
     "network": 1,  # generated grids
     "plan": 1,  # gains of a fixed plan
+    "recording": 1,  # forecasts of a whole recording, for detectors
     "resco": 1,  # how an episode on a public map is driven and measured
     "rival_scores": 1,  # what other detectors read, and how
     "scores": 3,  # residuals, screening and scores of CRFN-BY
     "sensitivity": 1,  # training runs of the sensitivity tables
-    "system": 1,  # a trained system before its controller has learned
     "training": 1,  # state of a training run of `fit`
     "trial": 1,  # plans that are driven before learning begins
 }

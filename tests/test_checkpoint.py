@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stream_jax import checkpoint
-from stream_jax.checkpoint import ForecasterCheckpoint, System
+from stream_jax.checkpoint import DetectorCheckpoint, ForecasterCheckpoint, System
 from stream_jax.conformal.intervals import ConformalConfig
 from stream_jax.gnn.attention import AttentionConfig
 from stream_jax.gnn.network import ForecasterConfig
@@ -73,6 +73,19 @@ def test_a_forecaster_comes_back_to_the_bit_and_replaces_an_older_one(system, tm
     chex.assert_trees_all_equal(loaded[:2], kept[:2])
     assert loaded.config == SYSTEM.forecaster
     assert [path.name for path in tmp_path.iterdir()] == ["forecaster"]  # no draft is left behind
+
+
+def test_a_detector_comes_back_to_the_bit_and_is_no_forecaster(system, tmp_path):
+    folder, params = tmp_path / "detector", system.params
+    kept = DetectorCheckpoint(params.flow, params.factor, params.calibration, SYSTEM.flow, HASH)
+    checkpoint.save_detector(folder, kept)
+    loaded = checkpoint.load_detector(folder, HASH)
+    chex.assert_trees_all_equal(loaded[:3], kept[:3])
+    assert loaded.config == SYSTEM.flow and loaded.data_hash == HASH
+    with pytest.raises(ValueError, match="it is a detector"):
+        checkpoint.load_forecaster(folder)
+    with pytest.raises(ValueError, match="run the detect stage first"):
+        checkpoint.load_detector(tmp_path / "none")
 
 
 def test_a_folder_of_something_else_is_not_overwritten(system, tmp_path):

@@ -84,7 +84,7 @@ def test_live_forecasts_intervals_and_detections_are_those_of_the_recording(syst
     rows, time = residual_vectors(forecast, target, mask, origins, params.factor)
     _, rows = rescale_rows(start_scale(rows.z.shape[1]), without_outages(rows)[0], SYSTEM.scale)
     steps = FlowData(rows.z, rows.observed, rows.unit, data.series.clock[np.minimum(time, LENGTH - 1)], graph.flow)
-    detection = jax.jit(crfn_by.detect, static_argnums=3)(params.flow, params.calibration, steps, FLOW)
+    detection = crfn_by.detect(params.calibration, crfn_by.judge(params.flow, steps, FLOW), FLOW)
     of_recording = jax.tree.map(lambda leaf: leaf[time < LENGTH], detection)
     of_live = jax.tree.map(lambda leaf: leaf[CFG.horizon :], live.detection)
     chex.assert_trees_all_close(of_live.score, of_recording.score, **CLOSE)

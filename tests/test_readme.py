@@ -8,7 +8,7 @@ import pytest
 from tests.small_city import write_small_city
 
 ROOT = Path(__file__).parent.parent
-PAGES = {"README.md": 1, "docs/guides/library.md": 4}  # and how many snippets each has
+PAGES = {"README.md": 1, "docs/guides/library.md": 5}  # and how many snippets each has
 
 
 def snippets_of(page: str) -> list[str]:
@@ -20,6 +20,11 @@ def test_there_are_snippets_to_run(page, count):
     assert len(snippets_of(page)) == count
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_no_snippet_needs_the_experiments(page):
+    assert not any("experiments" in snippet for snippet in snippets_of(page))
+
+
 @pytest.mark.parametrize(("page", "number"), [(page, number) for page in PAGES for number in range(PAGES[page])])
 def test_a_snippet_runs_as_printed(page, number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -27,6 +32,7 @@ def test_a_snippet_runs_as_printed(page, number, tmp_path, monkeypatch):
     # The same calls with one short epoch: what a snippet computes is tested elsewhere.
     short = snippets_of(page)[number].replace("hidden=32, layers=2)", "hidden=8, layers=1, heads=2)")
     short = short.replace("fit(jax.random.key(0), data, cfg)", "fit(jax.random.key(0), data, cfg, TRAINING)")
+    short = short.replace("learning.rows, flow_cfg)", "learning.rows, flow_cfg, TRAINING)")
     short = short.replace("checkpoints/synthetic", str(ROOT / "checkpoints" / "synthetic")).replace(
         "minutes=5", "minutes=1"
     )
@@ -37,6 +43,8 @@ def test_a_snippet_runs_as_printed(page, number, tmp_path, monkeypatch):
         assert names["rejected"].tolist() == [False, False, True]
     if "forecast" in names:
         assert names["forecast"].mean.shape[1:] == (4, 9)
+    if "detection" in names:
+        assert names["detection"].p_value.shape == names["prepared"].rows.z.shape[:2]
     if "tick" in names:
         assert names["tick"].action.shape == (16, 9)
     if "observation" in names:

@@ -80,12 +80,14 @@ def run(args: argparse.Namespace) -> list[Timing]:
     """Both calls on the same day."""
     cfg = crfn_by.FlowConfig()
     params, calibration, data = build(args.cells, args.calibration, cfg)
-    call = lambda params, calibration, data: crfn_by.detect(params, calibration, data, cfg)  # noqa: E731
+    call = lambda params, calibration, data: crfn_by.detect(  # noqa: E731
+        calibration, crfn_by.judge(params, data, cfg), cfg
+    )
     one = step_at(data, DAY // 2, cfg.context.lags)
 
     def live(params: crfn_by.FlowParams, calibration: crfn_by.Calibration, step: FlowStep, carried: jax.Array) -> Any:
-        score, weight, carried = crfn_by.step_judge(params.network, step, carried, cfg)
-        return crfn_by.decide(score, step.observed, calibration, cfg, weight), carried
+        judged, carried = crfn_by.step_judge(params.network, step, carried, cfg)
+        return crfn_by.detect(calibration, judged, cfg), carried
 
     return [
         measure("step", 1, live, (params, calibration, one, jnp.zeros_like(one.z)), args.repeats),

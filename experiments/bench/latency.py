@@ -145,8 +145,8 @@ def stages(bench: Bench) -> dict[str, tuple[Callable[..., Any], tuple]]:
         "PU-GAT+ forecasting": (forecast, (params, city.stream, seen.city, graph)),
         "Flow scoring": (score, (params, city.residual, label, observed, seen.city.clock, graph)),
         "BY thresholding": (
-            lambda params, scores, tested, weight: crfn_by.decide(scores, tested, params.calibration, cfg.flow, weight),
-            (params, latest.detection.score, observed, jnp.ones_like(latest.detection.score)),
+            lambda params, judged: crfn_by.detect(params.calibration, judged, cfg.flow),
+            (params, crfn_by.Judged(latest.detection.score, jnp.ones_like(latest.detection.score), observed)),
         ),
         "Conformal intervals": (
             lambda *given: intervals.update(*given, cfg.conformal),

@@ -112,8 +112,9 @@ def _sizes(out: Path, seeds: int, folds: int) -> dict[str, float]:
     both = steps + sum(part["calibration"][1] - part["calibration"][0] for part in parts)
     cell_bytes = manifest["cells"] * FLOAT / 1e6
     scenarios = 4 if manifest["events"] else 3
+    forecasts = 2 * manifest["horizon"] * manifest["steps"] * len(parts)  # mean and sigma of the whole recording
     return {
         "etl": manifest["steps"] * cell_bytes * len(manifest["features"]) * 1.25,
         "forecast": (seeds + 4) * OUTCOME_ARRAYS * manifest["horizon"] * steps * cell_bytes,
-        "detect": seeds * scenarios * SCORED_ARRAYS * both * cell_bytes,
+        "detect": seeds * (scenarios * SCORED_ARRAYS * both + forecasts) * cell_bytes,
     }

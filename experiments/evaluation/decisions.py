@@ -1,7 +1,6 @@
 """From scores to decisions and their quality: every p-value variant with every procedure, at every level."""
 
 import warnings
-from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -9,16 +8,29 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from experiments.stages.detection import Scored
-from stream_jax.conformal import e_values, fdr, fdr_metrics, p_values, range_metrics
+from experiments.stages.detection import Scored, calibration_of
+from stream_jax.conformal import fdr_metrics, p_values, range_metrics
+from stream_jax.flows import decision
+from stream_jax.flows.config import FlowConfig
 
 LEVELS = (0.01, 0.05, 0.1, 0.2)
 HEADLINE = 0.05  # the paper's
 OURS = "full+by"  # CRFN-BY
 WEIGHTED = ("full", "label_trim", "exp_tail", "paper_trim")  # our own p-values, whose step-up procedures weigh cells
-TRIM = 0.02  # the paper's
-LABEL_BUDGET = 0.08
-STUDENT_DEGREES = 5.0
+# Our own p-values and e-values, as settings of the detector.
+VARIANTS = {
+    "full": FlowConfig(),
+    "unweighted": FlowConfig(),
+    "soft_rank": FlowConfig(procedure="e_bh"),
+    "label_trim": FlowConfig(p_value="label_trim"),
+    "exp_tail": FlowConfig(p_value="exp_tail"),
+    "paper_trim": FlowConfig(p_value="paper_trim"),
+}
+# Of the residual alone, for comparison.
+PARAMETRIC = {
+    "gaussian": jax.jit(p_values.gaussian_p_values),
+    "student_t": jax.jit(partial(p_values.student_t_p_values, degrees_of_freedom=5.0)),
+}
 BLOCK_STEPS = 10
 TIE = 1e-4  # of a score, against log p: a difference of 1 is less than one rank of ten thousand
 # Names of the compared detectors: p-value variant and procedure.
@@ -39,35 +51,12 @@ ARMS = (
 
 def evidence(scored: Scored, variant: str) -> np.ndarray:
     """p-values (or e-values) [T, N] of one variant; NaN scores count as untested elsewhere."""
-    present = ~np.isnan(scored.calibration)
-    pooled, label = scored.calibration[present], scored.calibration_label[present]
-    moments = (np.float32(scored.mean), np.float32(scored.sd))
+    if variant in PARAMETRIC:
+        return np.asarray(PARAMETRIC[variant](scored.first_residual))
     with warnings.catch_warnings():  # the excess of trimming is what the table shows
         warnings.simplefilter("ignore", p_values.InvalidPValueWarning)
-        return np.asarray(_evidence(pooled, label, scored.test, scored.first_residual, moments, variant))
-
-
-@partial(jax.jit, static_argnames="variant")
-def _evidence(
-    pooled: Array, label: Array, test: Array, residual: Array, moments: tuple[Array, Array], variant: str
-) -> Array:
-    match variant:
-        case "full" | "unweighted":
-            return p_values.conformal_p_values(pooled, test)
-        case "soft_rank":
-            return e_values.soft_rank_e_values(pooled, test, mean=moments[0], sd=moments[1])
-        case "label_trim":
-            kept = p_values.label_trim_mask(pooled, label, LABEL_BUDGET)
-            return p_values.conformal_p_values(pooled, test, calibration_mask=kept)
-        case "exp_tail":
-            return p_values.exponential_tail_p_values(pooled, test)
-        case "paper_trim":
-            return p_values.paper_trimmed_p_values(pooled, test, trim_fraction=TRIM)
-        case "gaussian":
-            return p_values.gaussian_p_values(residual)
-        case "student_t":
-            return p_values.student_t_p_values(residual, degrees_of_freedom=STUDENT_DEGREES)
-    raise ValueError(f"there is no p-value variant {variant!r}")
+        calibration = calibration_of(scored, VARIANTS[variant])
+        return np.asarray(_evidence(calibration, jnp.asarray(scored.test), VARIANTS[variant]))
 
 
 def own_ranks(calibration: np.ndarray) -> np.ndarray:
@@ -82,9 +71,8 @@ def reject(
     values: np.ndarray, tested: np.ndarray, procedure: str, level: float, weight: np.ndarray | None = None
 ) -> np.ndarray:
     """Decisions of every step on its own, BH and BY with weights if there are any. [T, N] bool"""
-    if weight is None or procedure == "e_bh":
-        weight = np.ones(values.shape, np.float32)
-    return np.asarray(_RULES[procedure](jnp.asarray(values), jnp.asarray(tested), level, jnp.asarray(weight)))
+    weight = np.ones(values.shape, np.float32) if weight is None else weight
+    return np.asarray(_reject(jnp.asarray(values), jnp.asarray(tested), jnp.asarray(weight), level, procedure))
 
 
 def quality_rows(scenario: str, folds: list[Scored], seed: int) -> list[dict]:
@@ -181,13 +169,9 @@ def _bootstrap(key: jax.Array, counts: fdr_metrics.StepCounts) -> fdr_metrics.Me
     return fdr_metrics.bootstrap_metrics(key, counts, block_steps=BLOCK_STEPS)
 
 
-def _per_step(rule: Callable) -> Callable:
-    return jax.jit(jax.vmap(rule, (0, 0, None, 0)))
+_evidence = jax.jit(decision.evidence_of, static_argnames="cfg")
 
 
-def _step_up(values: Array, tested: Array, level: Array, weight: Array, procedure: str) -> Array:
-    return fdr.step_up(values, level, procedure=procedure, tested=tested, weights=weight).rejected
-
-
-_RULES = {name: _per_step(partial(_step_up, procedure=name)) for name in ("by", "bh")}
-_RULES["e_bh"] = _per_step(lambda values, tested, level, _: fdr.e_bh_reject(values, level, tested=tested))
+@partial(jax.jit, static_argnames="procedure")
+def _reject(values: Array, tested: Array, weight: Array, level: Array, procedure: str) -> Array:
+    return jax.vmap(lambda *step: decision.reject(*step, level, procedure))(values, tested, weight)

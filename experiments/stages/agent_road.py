@@ -22,6 +22,7 @@ from sim.drivers import DRIVERS
 from sim.loop import Tick, run_episodes
 from sim.network import Network
 from sim.session import Scenario
+from stream_jax import live
 from stream_jax.rl.agent import Decision
 from stream_jax.rl.episodes import Episode
 from stream_jax.rl.learning import Collect, PolicyStep
@@ -29,7 +30,7 @@ from stream_jax.rl.state import advance_clock
 from stream_jax.task import ACTIONS, ActionSpace, physical_state, traffic_reward
 from stream_jax.types import Certificate, CityView, RoadMeasurement
 
-CONTROL_S = 60
+CONTROL_S = live.CONTROL_S
 
 
 class CityDays(NamedTuple):
@@ -216,11 +217,7 @@ def stacked(decisions: list[Decision]) -> Decision:
 
 def adjacency(network: Network) -> np.ndarray:
     """Row-normalised neighbourhood of the signals, [I, I]; a signal without neighbours has a row of zeros."""
-    count = len(network.ids)
-    linked = np.zeros((count, count), np.float32)
-    for row, others in enumerate(network.neighbours):
-        linked[row, others[others >= 0]] = 1.0
-    return linked / np.maximum(linked.sum(1, keepdims=True), 1.0)
+    return live.adjacency(network.neighbours)
 
 
 _each_physical = jax.jit(jax.vmap(physical_state))

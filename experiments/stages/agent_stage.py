@@ -22,10 +22,10 @@ from experiments.stages import agent_road, agents, final_controllers, learners, 
 from experiments.stages.agent_road import CityDays, Site
 from experiments.stages.agents import FOLLOWING, OURS
 from experiments.stages.final_controllers import Controller
-from experiments.stages.keeping import keep_surroundings
 from experiments.stages.system import KERNEL
 from sim.city_road import CityRoad, episode_folder, vehicles_per_hour
 from sim.demand import DEMAND_LEVELS, DemandLevel
+from sim.keeping import keep_surroundings
 from sim.loop import Episode
 from sim.session import Scenario
 from stream_jax import checkpoint, store
@@ -88,7 +88,7 @@ def team_of(
     seeds, folder = args.seeds or agents.SEEDS[args.preset], control_folder(out, network_name(args))
     for path in [path for name in names for path in _files(args.trained, name, seeds, action)] if args.trained else ():
         final_controllers.content(path)
-    cities = cities_of([OURS, *names], partial(_city, dataset, out, folder, args, road, console))
+    cities = cities_of([OURS, *names], partial(_city, dataset, out, args, road, console))
     rate = vehicles_per_hour(training, len(road.network.ids), args.demand_factor)
     origin = {fact: dataset.manifest[fact] for fact in ("dataset", "data", "content_hash")}
     origin |= {"network": network_name(args) or grid_name(args), "level": training.name, "vehicles_per_hour": rate}
@@ -241,7 +241,6 @@ def driven_episodes(row: dict, cfg: AgentConfig) -> int:
 def _city(
     dataset: TrafficDataset,
     out: Path,
-    folder: Path,
     args: RunOptions,
     road: CityRoad,
     console: Console,
@@ -250,7 +249,7 @@ def _city(
     """The upstream models as a controller meets them, and all they say."""
     spatial, adjacency = dataclasses.replace(KERNEL, covariance=covariance), agent_road.adjacency(road.network)
     cfg = experiment_config(args)
-    city = system.upstream_system(dataset, out, folder, 0, cfg, road.weights, adjacency, console, spatial)
+    city = system.upstream_system(dataset, out, 0, cfg, road.weights, adjacency, console, spatial)
     return city, system.city_days(city, dataset)
 
 

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 
 from data import loader
-from data.errors import DataError
 from data.spark_etl import shards
 from experiments.cli.options import RunOptions
 from experiments.evaluation import decisions, detector_rows, incident_rows, results
@@ -17,8 +16,8 @@ from experiments.evaluation.decisions import HEADLINE
 from experiments.presets import ExperimentConfig, experiment_config
 from experiments.report import detect_figures
 from experiments.stages import detection, detectors
-from stream_jax import store
-from stream_jax.checkpoint import ForecasterCheckpoint
+from experiments.stages.detection import Place
+from stream_jax.checkpoint import DetectorCheckpoint, save_detector
 from stream_jax.conformal import dependence, fdr, fdr_metrics
 
 
@@ -32,7 +31,8 @@ def detect(args: RunOptions, out: Path, console: Console) -> Path:
     rows, theirs, first_seed = [], [], None
     for seed in range(cfg.seeds):
         by_fold = {
-            fold: score_fold(dataset, fold, seed, cfg, scenarios, out, console) for fold in cfg.folds(dataset.num_folds)
+            fold: score_fold(detection.place_of(dataset, fold, seed, cfg, out, console), scenarios)
+            for fold in cfg.folds(dataset.num_folds)
         }
         scored = {name: [one[name] for one in by_fold.values()] for name in scenarios}
         rows += seed_rows(scored, dataset, seed)
@@ -58,37 +58,26 @@ def detect(args: RunOptions, out: Path, console: Console) -> Path:
     return rows_file
 
 
-def score_fold(
-    dataset: loader.TrafficDataset,
-    fold: int,
-    seed: int,
-    cfg: ExperimentConfig,
-    scenarios: list[str],
-    out: Path,
-    console: Console,
-) -> dict[str, detection.Scored]:
-    """Scores of all scenarios, read back where they were already computed for the same forecaster and config."""
-    upstream = forecaster_of(dataset, fold, seed, out)
-    key = store.key("scores", cfg.flow, cfg.flow_training, _mark(upstream.params))
-    saved = {name: out / "detect" / f"fold{fold}-seed{seed}-{name}-{key}.npz" for name in scenarios}
-    if not all(path.exists() for path in saved.values()):
-        console.print(f"  flow, fold {fold + 1} of {dataset.num_folds}, seed {seed} ...")
-        trained = detection.train_flow(dataset, fold, upstream, seed, cfg, console.is_terminal)
+def score_fold(place: Place, scenarios: list[str]) -> dict[str, detection.Scored]:
+    """Scores of all scenarios, `clean` among them; the flow and its calibration are left for stage control.
+
+    Whatever was already computed for the same forecaster and config is read back.
+    """
+    stem = f"fold{place.fold}-seed{place.seed}"
+    saved = {name: place.folder / f"{stem}-{name}-{detection.score_key(place)}.npz" for name in scenarios}
+    finished = detection.load_finished(place)
+    if finished is None or not all(path.exists() for path in saved.values()):
+        place.console.print(f"  flow, fold {place.fold + 1} of {place.dataset.num_folds}, seed {place.seed} ...")
+        upstream = detection.read_upstream(place)
+        flow = finished.params if finished else detection.train_flow(place, upstream)
         for name, path in saved.items():
-            scored = detection.score(dataset, fold, trained, name, seed, cfg)
+            scored = detection.score(place, upstream, flow, name)
             shards.write_arrays(path, **{field: np.asarray(value) for field, value in scored._asdict().items()})
+        calibration = detection.calibration_of(detection.Scored(**shards.read_arrays(saved["clean"])), place.cfg.flow)
+        content = place.dataset.manifest["content_hash"]
+        kept = DetectorCheckpoint(flow, upstream.factor.network, calibration, place.cfg.flow, content)
+        save_detector(detection.detector_folder(place), kept)  # last: its presence says that the fold is complete
     return {name: detection.Scored(**shards.read_arrays(path)) for name, path in saved.items()}
-
-
-def forecaster_of(dataset: loader.TrafficDataset, fold: int, seed: int, out: Path) -> ForecasterCheckpoint:
-    """What the forecast stage left; says what to run where it is missing."""
-    try:
-        upstream = detection.load_upstream(out / "forecast", dataset, fold)
-    except ValueError as error:
-        raise DataError(str(error)) from None
-    if seed >= upstream.params.scaler.scale.shape[0]:
-        raise DataError(f"The forecast stage trained fewer than {seed + 1} seeds; run it with --seeds {seed + 1}.")
-    return upstream
 
 
 def compared_rows(
@@ -101,12 +90,8 @@ def compared_rows(
     console: Console,
 ) -> list[dict]:
     """Rows of the rivals, on the folds (first key) and scenarios that we were scored on."""
-    theirs = []
-    for fold, scored in ours.items() if names else ():
-        upstream = forecaster_of(dataset, fold, seed, out)
-        mark = _mark(upstream.params)
-        place = (dataset, fold, seed, cfg, scored, upstream, mark, out / "detect", console)
-        theirs.append(detectors.score_fold(names, *place))
+    places = [detection.place_of(dataset, fold, seed, cfg, out, console) for fold in (ours if names else ())]
+    theirs = [detectors.score_fold(names, place, ours[place.fold]) for place in places]
     rows = []
     for name in names:
         scenarios = next(iter(ours.values()))
@@ -227,7 +212,3 @@ def print_table(rows: list[dict], dataset: loader.TrafficDataset, console: Conso
                 cells.append(f"{np.mean(values):.3f}")
             table.add_row(arm, *cells)
         console.print(table)
-
-
-def _mark(params: object) -> str:
-    return store.key("scores", jax.tree.leaves(params), length=64)

@@ -1,37 +1,41 @@
-"""From a trained forecaster to anomaly scores: residuals of the recording, the flow, and the scores of every scenario.
+"""From a trained forecaster to anomaly scores: what it says of the recording, the flow, and scores of every scenario.
 
-Parts keep their purpose. The flow learns on out-of-sample residuals: over the train part, which the network has seen,
-those of its causal anchor alone, and it stops early by the network's own on val. Calibration scores are seen by nothing
-else (but see `EvidenceConfig`); test is scored as it would have been live. Scenarios differ in what is done to the
-recording before forecasting: `clean` nothing, `injected` anomalies in the test part, `contaminated` some in the
-calibration part as well; `incidents` are the logged ones, whose surroundings the other scenarios leave out.
+Parts keep their purpose. The flow learns on out-of-sample residuals, see `stream_jax.flows.preparation`, and it stops
+early by those of val. Calibration scores are seen by nothing else (but see `EvidenceConfig`); test is scored as it
+would have been live. Scenarios differ in what is done to the recording before forecasting: `clean` nothing, `injected`
+anomalies in the test part, `contaminated` some in the calibration part as well; `incidents` are the logged ones, whose
+surroundings the other scenarios leave out.
+
+What is finished is kept in the folder of the stage, each under a key of what it depends on: forecasts of the recording,
+the flow with its calibration, and scores. Stage `control` reads the first two.
 """
 
 import dataclasses
-from functools import partial
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from rich.console import Console
 
-from data.injection import InjectionConfig, inject_anomalies
+from data.errors import DataError
 from data.loader import TrafficDataset
+from data.spark_etl import shards
 from experiments.evaluation import incident_log
 from experiments.presets import ExperimentConfig
-from experiments.stages.forecasting import labels_at
-from stream_jax.checkpoint import ForecasterCheckpoint, load_forecaster
-from stream_jax.conformal import clusters
-from stream_jax.flows import crfn_by, residuals, scale
-from stream_jax.flows.context import FlowData, neighbour_table
-from stream_jax.gnn import attention, inputs, pu_gat_plus
+from experiments.stages import scenarios
+from stream_jax import store
+from stream_jax.checkpoint import DetectorCheckpoint, ForecasterCheckpoint, load_detector, load_forecaster
+from stream_jax.conformal.fdr import CalibrationSizeWarning
+from stream_jax.flows import crfn_by, preparation
+from stream_jax.flows.context import neighbour_table
+from stream_jax.flows.crfn_by import Calibration, FlowConfig, FlowParams, Judged
+from stream_jax.flows.preparation import Factors, Fitting, Parts, Prepared, Record
+from stream_jax.flows.residuals import Leads
+from stream_jax.gnn import pu_gat_plus
 from stream_jax.types import Forecast, ForecastData, TrafficSeries
-
-CONTAMINATION = 0.02  # of the calibration part, in the scenario that has it
-FORECAST_BATCH = 64
-FIT_DAYS = 7  # of the train part, the last, from which the flow learns; more days cost time and gain nothing
 
 
 class Scored(NamedTuple):
@@ -53,33 +57,48 @@ class Scored(NamedTuple):
     calibration_outage: np.ndarray  # [Tc] bool
 
 
-class Trained(NamedTuple):
-    """A forecaster of one seed with the flow fitted on its residuals."""
+class Place(NamedTuple):
+    """One fold and seed of a run: where a detector learns and is judged."""
+
+    dataset: TrafficDataset
+    fold: int
+    seed: int
+    cfg: ExperimentConfig
+    upstream: ForecasterCheckpoint  # of the fold, all seeds
+    folder: Path  # of the detect stage
+    console: Console
+
+
+class Upstream(NamedTuple):
+    """A forecaster of one seed with all that it says of the recording."""
 
     params: pu_gat_plus.ForecasterParams
     config: pu_gat_plus.ForecasterConfig
-    anchor: Forecast  # [W, H, N] of the zero-correction network, sigma calibrated on the train part
-    factor: Array  # [H, N] static calibration of the network's sigma
-    flow: crfn_by.FlowParams
     data: ForecastData
+    record: Record  # of the recording as it is
+    factor: Factors
+    deviation: np.ndarray  # [N] of the anchor's one-step errors on val, at least one
 
 
-class Fitting(NamedTuple):
-    """What every detector learns from: the last days of the train part and the val part."""
-
-    rows: FlowData
-    time: np.ndarray  # [R] step of each row
-    held_out: float  # share of the rows, the last, that lies in val and stops training early
-
-
-class ScenarioRows(NamedTuple):
+class Scenario(NamedTuple):
     """The whole recording in one scenario, as detectors read it."""
 
-    rows: FlowData
-    time: np.ndarray  # [R] step of each row
-    outage: np.ndarray  # [R] bool
+    prepared: Prepared
     kind: np.ndarray  # [L, N] int8, kinds of injected anomalies
     series: TrafficSeries  # with the anomalies
+
+
+def place_of(
+    dataset: TrafficDataset, fold: int, seed: int, cfg: ExperimentConfig, out: Path, console: Console
+) -> Place:
+    """A fold and seed with the forecaster that the forecast stage left; says what to run where it is missing."""
+    try:
+        upstream = load_upstream(out / "forecast", dataset, fold)
+    except ValueError as error:
+        raise DataError(str(error)) from None
+    if seed >= upstream.params.scaler.scale.shape[0]:
+        raise DataError(f"The forecast stage trained fewer than {seed + 1} seeds; run it with --seeds {seed + 1}.")
+    return Place(dataset, fold, seed, cfg, upstream, out / "detect", console)
 
 
 def load_upstream(folder: Path, dataset: TrafficDataset, fold: int) -> ForecasterCheckpoint:
@@ -87,183 +106,125 @@ def load_upstream(folder: Path, dataset: TrafficDataset, fold: int) -> Forecaste
     return load_forecaster(folder / "checkpoint" / f"pu_gat_plus-fold{fold}", dataset.manifest["content_hash"])
 
 
-def train_flow(
-    dataset: TrafficDataset, fold: int, upstream: ForecasterCheckpoint, seed: int, cfg: ExperimentConfig, progress: bool
-) -> Trained:
+def detector_folder(place: Place) -> Path:
+    """Where the flow and its calibration are kept."""
+    return place.folder / "checkpoint" / f"fold{place.fold}-seed{place.seed}-{score_key(place)}"
+
+
+def load_finished(place: Place) -> DetectorCheckpoint | None:
+    """The flow that was trained here for the same forecaster and settings, if there is one that can be read."""
+    try:
+        return load_detector(detector_folder(place), place.dataset.manifest["content_hash"])
+    except ValueError:
+        return None
+
+
+def score_key(place: Place) -> str:
+    """Names scores and the flow by all that they depend on."""
+    cfg = place.cfg
+    return store.key("scores", cfg.flow, cfg.flow_training, cfg.conformal, mark(place))
+
+
+def mark(place: Place) -> str:
+    """Tells forecasters, and the rules of residuals, apart."""
+    return store.key("scores", jax.tree.leaves(place.upstream.params), length=64)
+
+
+def read_upstream(place: Place) -> Upstream:
+    """The forecaster of one seed and its forecasts of the recording, which are made if nobody made them before."""
+    dataset, config = place.dataset, place.upstream.config
+    data = jax.tree.map(jnp.asarray, dataset.forecast_data(place.fold))
+    params = jax.tree.map(lambda leaf: jnp.asarray(leaf)[place.seed], place.upstream.params)
+    if not forecast_file(place).exists():
+        _forecast_recording(place, params, data)
+    record, usual = read_forecasts(place, data)
+    parts = parts_of(dataset, place.fold)
+    factor = preparation.factors(record, dataset.manifest["steps"], parts, place.cfg.conformal)
+    return Upstream(params, config, data, record, factor, usual)
+
+
+def read_forecasts(place: Place, data: ForecastData) -> tuple[Record, np.ndarray]:
+    """What the forecaster said of the recording, and the usual size of the anchor's errors; says who writes them."""
+    path = forecast_file(place)
+    if not path.exists():
+        raise DataError(f"There are no forecasts in {path}; run the detect stage first.")
+    arrays = shards.read_arrays(path)
+    forecast = Forecast(jnp.asarray(arrays["mean"]), jnp.asarray(arrays["sigma"]))
+    origins = all_origins(place.dataset)
+    label = pu_gat_plus.labels_at(data.series, jnp.asarray(origins), place.upstream.config.horizon)
+    return Record(forecast, *label, origins), arrays["deviation"]
+
+
+def forecast_file(place: Place) -> Path:
+    """Where the forecasts of the whole recording are kept."""
+    key = store.key("recording", mark(place), place.upstream.config)
+    return place.folder / f"forecasts-fold{place.fold}-seed{place.seed}-{key}.npz"
+
+
+def train_flow(place: Place, upstream: Upstream) -> FlowParams:
     """Fits the flow of one seed on residuals of the forecaster of the same seed."""
-    trained, fitting = prepare(dataset, fold, upstream, seed, cfg)
+    cfg, fitting = place.cfg, fitting_of(place, upstream, place.cfg.flow.leads)
     flow_cfg = dataclasses.replace(cfg.flow, held_out=fitting.held_out)
-    key = jax.random.key(cfg.first_seed + seed)
-    return trained._replace(flow=crfn_by.fit(key, fitting.rows, flow_cfg, cfg.flow_training, progress))
+    key = jax.random.key(cfg.first_seed + place.seed)
+    return crfn_by.fit(key, fitting.rows, flow_cfg, cfg.flow_training, place.console.is_terminal)
 
 
-def prepare(
-    dataset: TrafficDataset, fold: int, upstream: ForecasterCheckpoint, seed: int, cfg: ExperimentConfig
-) -> tuple[Trained, Fitting]:
-    """The forecaster of one seed with its calibrated spreads, without a flow, and what a detector may learn from."""
-    data = jax.tree.map(jnp.asarray, dataset.forecast_data(fold))
-    params = jax.tree.map(lambda leaf: jnp.asarray(leaf)[seed], upstream.params)
-    config, neighbours = upstream.config, attention.neighbour_table(data.graph)
-    origins = all_origins(dataset)
-    forecast = forecast_recording(params, data.series, neighbours, jnp.asarray(origins), config)
-    untrained = anchor_params(params, data.series, neighbours, config)
-    anchor = forecast_recording(untrained, data.series, neighbours, jnp.asarray(origins), config)
-    label = labels_at(data, jnp.asarray(origins), config.horizon)
-    in_val = np.isin(origins, dataset.origins("val", fold))
-    in_train = np.isin(origins, dataset.origins("train", fold)) & (origins >= warm_up(dataset, fold))
-    errors = np.asarray((label[0] - forecast.mean) / forecast.sigma)[in_val]
-    cluster = clusters.cluster_cells(errors, np.asarray(label[1])[in_val], dataset.manifest["steps"], cfg.conformal)
-
-    def factor_of(made: Forecast, rows: np.ndarray) -> Array:
-        some = jax.tree.map(lambda leaf: leaf[rows], (made, *label))
-        return residuals.sigma_factor(*some, jnp.asarray(cluster), cfg.conformal.num_clusters)
-
-    anchor = anchor._replace(sigma=anchor.sigma * factor_of(anchor, in_train))
-    trained = Trained(params, config, anchor, factor_of(forecast, in_val), None, data)
-    rows, time, _ = flow_data(dataset, fold, trained, data.series, forecast, cfg.flow.leads)
-    middle, last = dataset.part("val", fold)
-    first = max(warm_up(dataset, fold), middle - FIT_DAYS * 86_400 // dataset.manifest["bin_s"])
-    fitting = (time >= first) & (time < last)
-    share = (time[fitting] >= middle).mean()
-    return trained, Fitting(take(rows, fitting), time[fitting], float(share))
+def fitting_of(place: Place, upstream: Upstream, leads: Leads) -> Fitting:
+    """What a detector may learn from."""
+    prepared = _prepared(place, upstream, upstream.record, leads)
+    return preparation.fitting_rows(prepared, parts_of(place.dataset, place.fold))
 
 
-def score(
-    dataset: TrafficDataset, fold: int, trained: Trained, scenario: str, seed: int, cfg: ExperimentConfig
-) -> Scored:
+def scenario_of(place: Place, upstream: Upstream, name: str, leads: Leads = "mean") -> Scenario:
+    """Changes the recording as the scenario asks; one that was changed is forecast again."""
+    where = {part: place.dataset.part(part, place.fold) for part in scenarios.CHANGED.get(name, ())}
+    series, kind = scenarios.change(name, upstream.data, upstream.deviation, where, [place.seed, place.fold])
+    record = upstream.record if series is upstream.data.series else _forecast_again(place, upstream, series)
+    return Scenario(_prepared(place, upstream, record, leads), kind, series)
+
+
+def score(place: Place, upstream: Upstream, flow: FlowParams, name: str) -> Scored:
     """Scores of calibration and test in one scenario."""
-    rows, time, outage, kind, series = scenario_rows(dataset, fold, trained, scenario, seed, cfg.flow.leads)
-    scores, weight = (np.asarray(part) for part in _judge(trained.flow, rows, cfg.flow.scoring()))
-    alone = np.asarray(_judge(trained.flow, rows, cfg.flow.alone().scoring())[0])
+    dataset, cfg = place.dataset, place.cfg.flow
+    (rows, time, outage), kind, series = scenario_of(place, upstream, name, cfg.leads)
+    judged = crfn_by.judge(flow, rows, cfg)
+    alone = crfn_by.judge(flow, rows, cfg.alone())
     near, label = incident_log.surroundings(dataset)
-    if scenario == "incidents":
+    if name == "incidents":
         kind = label
-    calibration, test = (part_mask(dataset, fold, part, time) for part in ("calibration", "test"))
-    left_out = near if scenario != "incidents" else np.zeros_like(near)
+    calibration, test = (part_mask(dataset, place.fold, part, time) for part in ("calibration", "test"))
+    left_out = near if name != "incidents" else np.zeros_like(near)
     hidden = (near[time[calibration]], left_out[time[test]])
     ours, flows = (
         [np.where(mask, np.nan, found[part]) for mask, part in zip(hidden, (calibration, test), strict=True)]
-        for found in (scores, alone)
+        for found in (np.asarray(judged.score), np.asarray(alone.score))
     )
-    unclear = near & (kind == 0) if scenario == "incidents" else near
+    unclear = near & (kind == 0) if name == "incidents" else near
     return Scored(
         calibration=ours[0],
         calibration_label=kind[time[calibration]] > 0,
         test=ours[1],
-        weight=weight[test],
+        weight=np.asarray(judged.weight)[test],
         flow_calibration=flows[0],
         flow_test=flows[1],
         first_residual=np.asarray(rows.z[..., 0])[test],
         kind=kind[time[test]],
         judged=np.asarray(series.observed[..., 0])[time[test]] & ~outage[test, None] & ~unclear[time[test]],
-        mean=float(trained.flow.score_mean),
-        sd=float(trained.flow.score_sd),
+        mean=float(flow.score_mean),
+        sd=float(flow.score_sd),
         time=time[test],
         outage=outage[test],
         calibration_outage=outage[calibration],
     )
 
 
-def scenario_rows(
-    dataset: TrafficDataset, fold: int, trained: Trained, scenario: str, seed: int, leads: residuals.Leads = "mean"
-) -> ScenarioRows:
-    """Changes the recording as the scenario asks and forecasts it again."""
-    series, kind = change_recording(dataset, fold, trained, scenario, seed)
-    neighbours = attention.neighbour_table(trained.data.graph)
-    origins = jnp.asarray(all_origins(dataset))
-    forecast = forecast_recording(trained.params, series, neighbours, origins, trained.config)
-    return ScenarioRows(*flow_data(dataset, fold, trained, series, forecast, leads), kind, series)
-
-
-def flow_data(
-    dataset: TrafficDataset,
-    fold: int,
-    trained: Trained,
-    series: TrafficSeries,
-    forecast: Forecast,
-    leads: residuals.Leads = "mean",
-) -> tuple[FlowData, np.ndarray, np.ndarray]:
-    """Rescaled residuals of the whole recording, the step of each row, and which steps are city-wide outages.
-
-    Origins of the train part speak through the anchor, later ones through the network. [R, ...], [R], [R]
-    """
-    origins = all_origins(dataset)
-    is_train = jnp.asarray(origins < dataset.part("train", fold)[1])[:, None, None]
-    network = forecast._replace(sigma=forecast.sigma * trained.factor)
-    mixed = jax.tree.map(lambda ours, theirs: jnp.where(is_train, ours, theirs), trained.anchor, network)
-    label = labels_at(trained.data._replace(series=series), jnp.asarray(origins), trained.config.horizon)
-    rows, time = residuals.residual_vectors(mixed, *label, origins, leads=leads)
-    rows, outage = residuals.without_outages(rows)
-    # The first day has no profile behind its forecasts; scales that followed it would have to come all the way back.
-    warm = jnp.asarray(time >= warm_up(dataset, fold))
-    rows = rows._replace(observed=rows.observed & warm[:, None])
-    _, scaled = _rescale(scale.start_scale(rows.z.shape[1]), rows)
-    clock = series.clock[time]
-    flow = FlowData(scaled.z, scaled.observed, scaled.unit, clock, neighbour_table(trained.data.graph))
-    return flow, time, np.asarray(outage & warm)
-
-
-@partial(jax.jit, static_argnums=3)
-def anchor_params(
-    params: pu_gat_plus.ForecasterParams,
-    series: TrafficSeries,
-    neighbours: attention.Neighbours,
-    config: pu_gat_plus.ForecasterConfig,
-) -> pu_gat_plus.ForecasterParams:
-    """The forecaster before any training: its answers rest on nothing but the past of each origin."""
-    shared = (inputs.prepare(series, params.scaler, config), params.scaler, neighbours)
-    origin = jnp.array([config.history - 1])
-    return params._replace(network=pu_gat_plus.init_params(jax.random.key(0), shared, origin, config))
-
-
-@partial(jax.jit, static_argnums=4)
-def forecast_recording(
-    params: pu_gat_plus.ForecasterParams,
-    series: TrafficSeries,
-    neighbours: attention.Neighbours,
-    origins: Array,
-    config: pu_gat_plus.ForecasterConfig,
-) -> Forecast:
-    """Forecasts of all origins, [W, H, N]; compiled once for all folds, seeds and scenarios."""
-    shared = (inputs.prepare(series, params.scaler, config), params.scaler, neighbours)
-    one = partial(pu_gat_plus.forecast_at, params, shared, cfg=config)
-    return jax.lax.map(one, origins, batch_size=FORECAST_BATCH)
-
-
-def change_recording(
-    dataset: TrafficDataset, fold: int, trained: Trained, scenario: str, seed: int
-) -> tuple[TrafficSeries, np.ndarray]:
-    """The recording with the scenario's anomalies, history included, and the kind of each cell-step. [L, N]"""
-    series, graph = trained.data.series, trained.data.graph
-    kind = np.zeros(series.values.shape[:2], np.int8)
-    if scenario in ("clean", "incidents"):
-        return series, kind
-    values = np.array(series.values)
-    observed = np.asarray(series.observed[..., 0])
-    residual_sd = residual_deviation(dataset, fold, trained)
-    parts = [("test", InjectionConfig())]
-    if scenario == "contaminated":
-        parts.append(("calibration", InjectionConfig(rate=CONTAMINATION)))
-    for number, (part, injection) in enumerate(parts):
-        start, stop = dataset.part(part, fold)
-        rng = np.random.default_rng([seed, fold, number])
-        edges = (np.asarray(graph.senders), np.asarray(graph.receivers))
-        result = inject_anomalies(
-            rng, values[start:stop, :, 0], residual_sd, *edges, config=injection, observed=observed[start:stop]
-        )
-        values[start:stop, :, 0] = result.values
-        kind[start:stop] = result.kind
-    return series._replace(values=jnp.asarray(values)), kind
-
-
-def residual_deviation(dataset: TrafficDataset, fold: int, trained: Trained) -> np.ndarray:
-    """Standard deviation of each cell's one-step error of the anchor on the validation part, at least one. [N]"""
-    origins = all_origins(dataset)
-    target, mask = labels_at(trained.data, jnp.asarray(origins), trained.config.horizon)
-    error = np.asarray(target - trained.anchor.mean)[:, 0]
-    in_val = np.isin(origins, dataset.origins("val", fold))
-    masked = np.ma.masked_array(error[in_val], ~np.asarray(mask)[in_val, 0])
-    return np.maximum(np.ma.filled(masked.std(axis=0), 1.0), 1.0)
+def calibration_of(scored: Scored, cfg: FlowConfig) -> Calibration:
+    """The calibration part's scores as the flow's calibration; that they may be few is said once, by the stage."""
+    moments = FlowParams(None, np.float32(scored.mean), np.float32(scored.sd))
+    judged = Judged(scored.calibration, np.ones_like(scored.calibration), ~np.isnan(scored.calibration))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationSizeWarning)
+        return crfn_by.calibrate(moments, judged, cfg, is_outlier=scored.calibration_label)
 
 
 def all_origins(dataset: TrafficDataset) -> np.ndarray:
@@ -272,23 +233,39 @@ def all_origins(dataset: TrafficDataset) -> np.ndarray:
     return np.arange(about["window"] - 1, about["steps"] - about["horizon"], dtype=np.int32)
 
 
+def parts_of(dataset: TrafficDataset, fold: int) -> Parts:
+    """What the steps of a fold are for."""
+    about = dataset.manifest
+    train, val = dataset.part("train", fold), dataset.part("val", fold)
+    return Parts(train, val, about["window"], about["horizon"], 86_400 // about["bin_s"])
+
+
 def part_mask(dataset: TrafficDataset, fold: int, part: str, time: np.ndarray) -> np.ndarray:
     """Rows whose step lies in a part. [R] bool"""
     start, stop = dataset.part(part, fold)
     return (time >= start) & (time < stop)
 
 
-def warm_up(dataset: TrafficDataset, fold: int) -> int:
-    """First step with a day of profile behind it, or the middle of a train part that is hardly longer than a day."""
-    start, stop = dataset.part("train", fold)
-    per_day = 86_400 // dataset.manifest["bin_s"]
-    return start + min(per_day + dataset.manifest["horizon"], (stop - start) // 2)
+def _forecast_recording(place: Place, params: pu_gat_plus.ForecasterParams, data: ForecastData) -> None:
+    origins, parts, config = all_origins(place.dataset), parts_of(place.dataset, place.fold), place.upstream.config
+    at = jnp.asarray(origins)
+    anchor = pu_gat_plus.predict(pu_gat_plus.untrained(params, data, config), data, at, config)
+    said = preparation.spoken(anchor, pu_gat_plus.predict(params, data, at, config), origins, parts)
+    label = pu_gat_plus.labels_at(data.series, at, config.horizon)
+    usual = scenarios.deviation(preparation.part_of(Record(anchor, *label, origins), parts.val, parts))
+    mean, sigma = (np.asarray(leaf) for leaf in said)
+    shards.write_arrays(forecast_file(place), mean=mean, sigma=sigma, deviation=usual)
 
 
-def take(rows: FlowData, mask: np.ndarray) -> FlowData:
-    """Some consecutive rows."""
-    return FlowData(*(leaf[mask] for leaf in rows[:4]), rows.neighbours)
+def _forecast_again(place: Place, upstream: Upstream, series: TrafficSeries) -> Record:
+    """The forecaster on a changed recording; the train part, which no scenario changes, stays with its anchor."""
+    record, config = upstream.record, upstream.config
+    data, origins = upstream.data._replace(series=series), jnp.asarray(record.origins)
+    network = pu_gat_plus.predict(upstream.params, data, origins, config)
+    said = preparation.spoken(record.forecast, network, record.origins, parts_of(place.dataset, place.fold))
+    return Record(said, *pu_gat_plus.labels_at(series, origins, config.horizon), record.origins)
 
 
-_judge = jax.jit(crfn_by.judge, static_argnums=2)
-_rescale = jax.jit(scale.rescale_rows)
+def _prepared(place: Place, upstream: Upstream, record: Record, leads: Leads) -> Prepared:
+    neighbours, parts = neighbour_table(upstream.data.graph), parts_of(place.dataset, place.fold)
+    return preparation.prepare(record, upstream.factor, upstream.data.series.clock, neighbours, parts, leads)

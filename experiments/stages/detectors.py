@@ -7,23 +7,22 @@ forecasters. With `:counts` after its name it reads each cell's counts, standard
 
 import dataclasses
 import time
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rich.console import Console
 
 from data.errors import DataError
-from data.loader import TrafficDataset
 from data.spark_etl import shards
 from experiments.methods.detection import flow_quantile, isolation_forest, omni_anomaly, parametric, pca, usad
 from experiments.presets import ExperimentConfig
 from experiments.stages import detection
+from experiments.stages.detection import Place
 from stream_jax import store
-from stream_jax.checkpoint import ForecasterCheckpoint
+from stream_jax.flows import preparation
 from stream_jax.flows.context import FlowData
+from stream_jax.flows.preparation import Fitting
 
 FLOW = "flow_quantile"  # our flow's scores of single cells and steps, judged by their own law
 LEADS = "flow_all_leads"  # a flow over the errors of all leads jointly, D = H; not among the default rules
@@ -83,42 +82,36 @@ def _flow_alone(cfg: ExperimentConfig, **changes: Any) -> flow_quantile.FlowQuan
     return flow_quantile.FlowQuantileConfig(dataclasses.replace(cfg.flow.alone(), **changes), cfg.flow_training)
 
 
-def score_fold(
-    names: list[str],
-    dataset: TrafficDataset,
-    fold: int,
-    seed: int,
-    cfg: ExperimentConfig,
-    ours: dict[str, detection.Scored],
-    upstream: ForecasterCheckpoint,
-    mark: str,
-    folder: Path,
-    console: Console,
-) -> dict[str, dict[str, RivalScores]]:
+def score_fold(names: list[str], place: Place, ours: dict[str, detection.Scored]) -> dict[str, dict[str, RivalScores]]:
     """Scores by rival and scenario, read back where they were computed for the same forecaster and settings.
 
     Args:
         ours: CRFN-BY's scores of the same fold and seed, by scenario.
-        mark: tells forecasters, and the rules of residuals, apart.
     """
-    stems = {name: f"{name.replace(':', '-')}-fold{fold}-seed{seed}-{_key(name, cfg, mark)}" for name in names}
-    place = lambda name, scenario: folder / f"{stems[name]}-{scenario}.npz"  # noqa: E731
-    missing = [name for name in names if name != FLOW and not all(place(name, one).exists() for one in ours)]
+    mark = detection.mark(place)
+    stems = {
+        name: f"{name.replace(':', '-')}-fold{place.fold}-seed{place.seed}-{_key(name, place.cfg, mark)}"
+        for name in names
+    }
+    file = lambda name, scenario: place.folder / f"{stems[name]}-{scenario}.npz"  # noqa: E731
+    missing = [name for name in names if name != FLOW and not all(file(name, one).exists() for one in ours)]
+    upstream = detection.read_upstream(place) if missing else None
     for leads, some in (("mean", [name for name in missing if name != LEADS]), ("all", {LEADS} & set(missing))):
         if not some:
             continue
-        read = dataclasses.replace(cfg, flow=dataclasses.replace(cfg.flow, leads=leads))
-        trained, fitting = detection.prepare(dataset, fold, upstream, seed, read)
-        fitted = {name: _fit(name, fitting, trained, seed, cfg, console) for name in some}
+        fitting = detection.fitting_of(place, upstream, leads)
+        fitted = {name: _fit(name, fitting, upstream, place) for name in some}
         for scenario, scored in ours.items():
-            recording = detection.scenario_rows(dataset, fold, trained, scenario, seed, leads)
+            recording = detection.scenario_of(place, upstream, scenario, leads)
             for name, one in fitted.items():
-                found = _score(name, one, recording, scored, dataset, fold, cfg)
+                found = _score(name, one, recording, scored, place)
                 made = {field: np.asarray(value) for field, value in found._asdict().items()}
-                shards.write_arrays(place(name, scenario), **made)
+                shards.write_arrays(file(name, scenario), **made)
     return {
         name: {
-            scenario: _of_flow(one, cfg) if name == FLOW else RivalScores(**shards.read_arrays(place(name, scenario)))
+            scenario: _of_flow(one, place.cfg)
+            if name == FLOW
+            else RivalScores(**shards.read_arrays(file(name, scenario)))
             for scenario, one in ours.items()
         }
         for name in names
@@ -130,43 +123,30 @@ def standardised_counts(rows: FlowData, counts: np.ndarray, mean: np.ndarray, sd
     return rows._replace(z=jnp.asarray((counts - mean) / sd, jnp.float32)[..., None])
 
 
-def _fit(
-    name: str,
-    fitting: detection.Fitting,
-    trained: detection.Trained,
-    seed: int,
-    cfg: ExperimentConfig,
-    console: Console,
-) -> Fitted:
+def _fit(name: str, fitting: Fitting, upstream: detection.Upstream, place: Place) -> Fitted:
     start = time.perf_counter()
     rows, mean, sd = fitting.rows, None, None
     if name.endswith(COUNTS):
-        counts = np.asarray(trained.data.series.values[fitting.time, :, 0])
+        counts = np.asarray(upstream.data.series.values[fitting.time, :, 0])
         seen = np.ma.masked_array(counts, ~np.asarray(rows.observed))
         mean = np.ma.filled(seen.mean(axis=0), 0.0)
         sd = np.maximum(np.ma.filled(seen.std(axis=0), 1.0), SMALLEST_SD)
         rows = standardised_counts(rows, counts, mean, sd)
-    key = jax.random.key(cfg.first_seed + seed)
-    params = _module(name).fit(key, rows, rival_config(name, cfg), fitting.held_out)
-    console.print(f"  {name}, seed {seed}: fitted in {time.perf_counter() - start:.0f} s")
+    key = jax.random.key(place.cfg.first_seed + place.seed)
+    params = _module(name).fit(key, rows, rival_config(name, place.cfg), fitting.held_out)
+    place.console.print(f"  {name}, seed {place.seed}: fitted in {time.perf_counter() - start:.0f} s")
     return Fitted(params, mean, sd)
 
 
 def _score(
-    name: str,
-    fitted: Fitted,
-    recording: detection.ScenarioRows,
-    ours: detection.Scored,
-    dataset: TrafficDataset,
-    fold: int,
-    cfg: ExperimentConfig,
+    name: str, fitted: Fitted, recording: detection.Scenario, ours: detection.Scored, place: Place
 ) -> RivalScores:
-    rows, module = recording.rows, _module(name)
+    (rows, time_of, _), module = recording.prepared, _module(name)
     if fitted.mean is not None:
-        counts = np.asarray(recording.series.values[recording.time, :, 0])
+        counts = np.asarray(recording.series.values[time_of, :, 0])
         rows = standardised_counts(rows, counts, fitted.mean, fitted.sd)
-    found = np.asarray(module.scores(fitted.params, rows, rival_config(name, cfg)))
-    parts = (detection.part_mask(dataset, fold, part, recording.time) for part in ("calibration", "test"))
+    found = np.asarray(module.scores(fitted.params, rows, rival_config(name, place.cfg)))
+    parts = (detection.part_mask(place.dataset, place.fold, part, time_of) for part in ("calibration", "test"))
     calibration, test = (found[part] for part in parts)
     test = np.where(np.isnan(ours.test), np.nan, test)
     has_law = name in WITH_LAW
@@ -189,4 +169,4 @@ def _module(name: str) -> Any:
 
 
 def _key(name: str, cfg: ExperimentConfig, mark: str) -> str:
-    return store.key("rival_scores", mark, detection.FIT_DAYS, rival_config(name, cfg))
+    return store.key("rival_scores", mark, preparation.FIT_DAYS, rival_config(name, cfg))

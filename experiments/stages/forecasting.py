@@ -165,7 +165,7 @@ def conformalise(
     """
     parts = {name: jnp.asarray(dataset.origins(name, fold)) for name in ("val", "calibration", "test")}
     horizon = dataset.manifest["horizon"]
-    labels = {name: labels_at(data, origins, horizon) for name, origins in parts.items()}
+    labels = {name: pu_gat_plus.labels_at(data.series, origins, horizon) for name, origins in parts.items()}
     forecasts = _split(predict(jnp.concatenate(list(parts.values()))), parts)
     errors = (labels["val"][0] - forecasts["val"].mean) / forecasts["val"].sigma
     cluster = np.stack(
@@ -199,12 +199,6 @@ def _split(forecast: Forecast, parts: dict[str, Array]) -> dict[str, Forecast]:
     ends = np.cumsum([len(origins) for origins in parts.values()])
     pieces = [jnp.split(leaf, ends[:-1], axis=1) for leaf in forecast]
     return {name: Forecast(mean, sigma) for name, mean, sigma in zip(parts, *pieces, strict=True)}
-
-
-def labels_at(data: ForecastData, origins: Array, horizon: int) -> tuple[Array, Array]:
-    """Flow of the steps after each origin and whether it was observed: [W, H, N] each."""
-    ahead = origins[:, None] + 1 + jnp.arange(horizon)
-    return data.series.values[ahead, :, 0], data.series.observed[ahead, :, 0]
 
 
 def metric_rows(outcomes: list[Outcome], cfg: ExperimentConfig, steps_per_day: int) -> list[dict]:

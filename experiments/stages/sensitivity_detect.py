@@ -13,6 +13,7 @@ from data import loader
 from experiments.evaluation import decisions
 from experiments.presets import ExperimentConfig
 from experiments.stages import detect as detect_stage
+from experiments.stages import detection
 from experiments.stages.detection import Scored
 from experiments.tables import paper
 from stream_jax.conformal import event_metrics, fdr_metrics, p_values
@@ -69,7 +70,8 @@ def saved_scores(
     scenarios = ["clean", "injected"] + (["incidents"] if dataset.manifest["events"] else [])
     scored: dict[str, list[Scored]] = {name: [] for name in scenarios}
     for fold in cfg.folds(dataset.num_folds):
-        for name, one in detect_stage.score_fold(dataset, fold, seed, cfg, scenarios, out, console).items():
+        place = detection.place_of(dataset, fold, seed, cfg, out, console)
+        for name, one in detect_stage.score_fold(place, scenarios).items():
             scored[name].append(one)
     return scored
 

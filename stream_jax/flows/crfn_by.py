@@ -3,6 +3,9 @@
 Section 4.2. The flow learns from residuals of forecasts that had not seen their targets, the p-values rank against
 calibration residuals: a flow that has seen the scores it is ranked against makes them too small, and every test too
 significant.
+
+The way in: `fit` a flow on prepared residuals (`preparation.py`), `judge` a recording by it, `calibrate` on judged
+steps that the fit has not seen, and `detect` in all others. Live, `step_judge` takes the place of `judge`.
 """
 
 from functools import partial
@@ -16,14 +19,30 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from stream_jax.conformal import e_values, fdr, p_values
+from stream_jax.conformal import fdr, p_values
 from stream_jax.fit import Examples, FitResult, TrainConfig, train
 from stream_jax.flows import evidence
 from stream_jax.flows.config import DEFAULT, FlowConfig
 from stream_jax.flows.context import ContextEncoder, FlowData, FlowStep, Neighbours, step_at
+from stream_jax.flows.decision import Calibration, evidence_of, rank, reject
 from stream_jax.flows.real_nvp import ConditionalFlow, standard_normal_log_density, two_sided_radius
 from stream_jax.types import Detection
 
+__all__ = [
+    "Calibration",
+    "FlowConfig",
+    "FlowParams",
+    "Judged",
+    "calibrate",
+    "detect",
+    "fit",
+    "fit_with_history",
+    "init_params",
+    "judge",
+    "log_density",
+    "scores",
+    "step_judge",
+]
 STEP_BATCH = 16  # steps scored at once
 SMALLEST_SD = 1e-6
 
@@ -36,13 +55,12 @@ class FlowParams(NamedTuple):
     score_sd: Array  # []
 
 
-class Calibration(NamedTuple):
-    """Scores of normal cells that new scores are ranked against."""
+class Judged(NamedTuple):
+    """What the flow says about cells, of one step or of many, before anything is decided."""
 
-    scores: Array  # [n] ascending
-    mean: Array  # [] for e-values, not from these scores
-    sd: Array  # []
-    count: Array  # [] int32, n
+    score: Array  # [..., N] larger is more anomalous; NaN where not tested
+    weight: Array  # [..., N] that the step-up procedure weighs cells by
+    tested: Array  # [..., N] bool
 
 
 # A batch is four steps of all cells: a week's recording leaves a few dozen steps to learn from, and 16 would be too few
@@ -100,20 +118,13 @@ def init_params(key: Array, data: FlowData, cfg: FlowConfig = DEFAULT) -> FlowPa
 
 def scores(params: FlowParams, data: FlowData, cfg: FlowConfig) -> Array:
     """Anomaly score of every cell and step, [T, N]; NaN where not observed."""
-    return judge(params, data, cfg)[0]
+    return judge(params, data, cfg).score
 
 
-def judge(params: FlowParams, data: FlowData, cfg: FlowConfig) -> tuple[Array, Array]:
-    """Scores [T, N], NaN where not observed, and what the step-up procedure weighs cells by, [T, N]."""
+def judge(params: FlowParams, data: FlowData, cfg: FlowConfig) -> Judged:
+    """Scores and weights of consecutive steps, [T, N] each; compiled once for all procedures and p-values."""
     _check_shapes(data)
-    rows = jnp.arange(data.z.shape[0])
-    base, log_det = _over_steps(partial(_Network(cfg).apply, params.network), data, rows, cfg)
-
-    def follow(carried: Array, row: tuple[Array, Array, Array, Array]) -> tuple[Array, tuple[Array, Array]]:
-        score, weight, carried = _conclude(*row, carried, data.neighbours, cfg)
-        return carried, (score, weight)
-
-    return jax.lax.scan(follow, jnp.zeros_like(base[0]), (base, log_det, data.z, data.observed))[1]
+    return Judged(*_judge(params.network, data, cfg.scoring()), data.observed)
 
 
 def log_density(params: FlowParams, data: FlowData, cfg: FlowConfig) -> Array:
@@ -125,59 +136,65 @@ def log_density(params: FlowParams, data: FlowData, cfg: FlowConfig) -> Array:
 
 def calibrate(
     params: FlowParams,
-    data: FlowData,
+    judged: Judged,
     cfg: FlowConfig = DEFAULT,
     *,
     screen: Array | None = None,
     is_outlier: Array | None = None,
 ) -> Calibration:
-    """Scores the calibration part; warns when they are too few to reject a single cell. Runs on the host, per seed.
+    """Keeps the scores of calibration steps; warns when too few to reject a single cell. Runs on the host, per seed.
 
     Args:
-        data: steps that the fit has not seen.
-        screen: [T, N] bool, False leaves a cell out for reasons that do not look at its score (incident log, sensor
-            health); it still serves as context.
+        judged: steps that the fit has not seen.
+        screen: [T, N] bool, False leaves a cell out for reasons that do not look at its score (another part of the
+            recording, incident log, sensor health).
         is_outlier: [T, N] bool labels for p_value = "label_trim", read only for the largest scores.
     """
-    kept = data.observed if screen is None else data.observed & screen
-    values = np.asarray(jax.jit(scores, static_argnums=2)(params, data, cfg.scoring()))[np.asarray(kept)]  # [n]
+    kept = np.asarray(judged.tested if screen is None else judged.tested & screen)
+    values = np.asarray(judged.score)[kept]  # [n]
     values = np.where(np.isnan(values), np.inf, values)
     if cfg.p_value == "label_trim":
         if is_outlier is None:
             raise ValueError("label_trim needs is_outlier: labels of the largest calibration scores")
-        labels = jnp.asarray(np.asarray(is_outlier)[np.asarray(kept)])
+        labels = jnp.asarray(np.asarray(is_outlier)[kept])
         values = values[np.asarray(p_values.label_trim_mask(jnp.asarray(values), labels, cfg.label_budget))]
     if values.size == 0:
         raise ValueError("no calibration cell was observed")
-    fdr.check_calibration_size(values.size, data.z.shape[1], cfg.level, cfg.procedure)
-    return Calibration(jnp.sort(values), params.score_mean, params.score_sd, jnp.asarray(values.size, jnp.int32))
+    fdr.check_calibration_size(values.size, kept.shape[1], cfg.level, cfg.procedure)
+    moments = jnp.asarray(params.score_mean), jnp.asarray(params.score_sd)
+    return Calibration(jnp.sort(values), *moments, jnp.asarray(values.size, jnp.int32))
 
 
-def detect(params: FlowParams, calibration: Calibration, data: FlowData, cfg: FlowConfig) -> Detection:
-    """Scores, p-values and rejections of every step of a recording on its own, [T, N] each."""
+def detect(calibration: Calibration, judged: Judged, cfg: FlowConfig) -> Detection:
+    """P-values and rejections of a step [N], or of every step of a recording on its own, [T, N] each."""
     chex.assert_rank(calibration.scores, 1)
-    score, weight = judge(params, data, cfg)
-    return jax.vmap(partial(decide, calibration=calibration, cfg=cfg))(score, data.observed, weight=weight)
-
-
-def step_judge(network: Any, step: FlowStep, carried: Array, cfg: FlowConfig) -> tuple[Array, Array, Array]:
-    """Scores [N] and weights [N] of one step, and what to carry [N, D] to the next; zeros before the first."""
-    base, log_det = cast(tuple[Array, Array], _Network(cfg).apply(network, step))
-    return _conclude(base, log_det, step.z, step.observed, carried, step.neighbours, cfg)
-
-
-def decide(
-    score: Array, tested: Array, calibration: Calibration, cfg: FlowConfig, weight: Array | None = None
-) -> Detection:
-    """P-values and rejections of one step from its scores [N]; lets procedures be compared on the same scores."""
-    chex.assert_equal_shape([score, tested])
-    p_value = _p_values(score, calibration.scores, cfg)
-    if cfg.procedure == "e_bh":
-        e_value = e_values.soft_rank_e_values(calibration.scores, score, mean=calibration.mean, sd=calibration.sd)
-        rejected = fdr.e_bh_reject(e_value, cfg.level, tested=tested)
-    else:
-        rejected = fdr.step_up(p_value, cfg.level, procedure=cfg.procedure, tested=tested, weights=weight).rejected
+    chex.assert_equal_shape(judged)
+    if judged.score.ndim == 2:
+        return jax.vmap(lambda step: detect(calibration, step, cfg))(judged)
+    score, weight, tested = judged
+    p_value = rank(calibration, score, cfg)
+    values = evidence_of(calibration, score, cfg) if cfg.procedure == "e_bh" else p_value
+    rejected = reject(values, tested, weight, cfg.level, cfg.procedure)
     return Detection(jnp.where(tested, score, 0.0), jnp.where(tested, p_value, 1.0), rejected)
+
+
+def step_judge(network: Any, step: FlowStep, carried: Array, cfg: FlowConfig) -> tuple[Judged, Array]:
+    """What `judge` says of one step, and what to carry [N, D] to the next; zeros before the first."""
+    base, log_det = cast(tuple[Array, Array], _Network(cfg).apply(network, step))
+    score, weight, carried = _conclude(base, log_det, step.z, step.observed, carried, step.neighbours, cfg)
+    return Judged(score, weight, step.observed), carried
+
+
+@partial(jax.jit, static_argnames="cfg")
+def _judge(network: Any, data: FlowData, cfg: FlowConfig) -> tuple[Array, Array]:
+    rows = jnp.arange(data.z.shape[0])
+    base, log_det = _over_steps(partial(_Network(cfg).apply, network), data, rows, cfg)
+
+    def follow(carried: Array, row: tuple[Array, Array, Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+        score, weight, carried = _conclude(*row, carried, data.neighbours, cfg)
+        return carried, (score, weight)
+
+    return jax.lax.scan(follow, jnp.zeros_like(base[0]), (base, log_det, data.z, data.observed))[1]
 
 
 class _Network(nn.Module):
@@ -247,16 +264,6 @@ def _moments(network: Any, data: FlowData, rows: Array, cfg: FlowConfig) -> tupl
     """Mean and standard deviation of the observed scores of some steps."""
     values = scores(FlowParams(network, jnp.zeros(()), jnp.ones(())), data, cfg)[rows]
     return jnp.nanmean(values), jnp.maximum(jnp.nanstd(values), SMALLEST_SD)
-
-
-def _p_values(score: Array, calibration: Array, cfg: FlowConfig) -> Array:
-    if cfg.p_value == "exp_tail":
-        return p_values.exponential_tail_p_values(calibration, score)
-    if cfg.p_value == "calibration_conditional":
-        return p_values.calibration_conditional_p_values(calibration, score, failure=cfg.failure)
-    if cfg.p_value == "paper_trim":
-        return p_values.paper_trimmed_p_values(calibration, score, trim_fraction=cfg.trim_fraction)
-    return p_values.conformal_p_values(calibration, score, assume_sorted=True)
 
 
 def _check_shapes(data: FlowData) -> None:

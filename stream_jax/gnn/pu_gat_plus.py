@@ -95,6 +95,20 @@ def predict(params: ForecasterParams, data: ForecastData, origins: Array, cfg: F
     return _predict(params, data.series, neighbour_table(data.graph), origins, cfg)
 
 
+def untrained(params: ForecasterParams, data: ForecastData, cfg: ForecasterConfig) -> ForecasterParams:
+    """The forecaster before its training, for one seed: its answers rest on nothing but the past of each origin.
+
+    What it says of the train part is fair, where the trained network has seen what it is asked about.
+    """
+    return _untrained(params, data.series, neighbour_table(data.graph), cfg)
+
+
+def labels_at(series: TrafficSeries, origins: Array, horizon: int, target: int = 0) -> tuple[Array, Array]:
+    """What a feature came to in the steps after each origin, and whether it was observed: [W, H, N] each."""
+    ahead = origins[:, None] + 1 + jnp.arange(horizon)
+    return series.values[ahead, :, target], series.observed[ahead, :, target]
+
+
 def check_data(data: ForecastData, cfg: ForecasterConfig) -> None:
     """Raises ValueError when windows would leave the recording or targets do not exist."""
     length, _, features = data.series.values.shape
@@ -184,6 +198,14 @@ def _eval(trained: Any, origins: Array, shared: tuple, cfg: ForecasterConfig) ->
     if cfg.loss != "mse":
         entry = crps_gaussian(Forecast(jnp.zeros_like(error), inputs.spread * sigma), error)
     return (mask * entry).sum((1, 2, 3)) / jnp.maximum(mask.sum((1, 2, 3)), 1)
+
+
+@partial(jax.jit, static_argnames="cfg")
+def _untrained(
+    params: ForecasterParams, series: TrafficSeries, neighbours: Neighbours, cfg: ForecasterConfig
+) -> ForecasterParams:
+    shared = (prepare(series, params.scaler, cfg), params.scaler, neighbours)
+    return params._replace(network=init_params(jax.random.key(0), shared, jnp.array([cfg.history - 1]), cfg))
 
 
 @partial(jax.jit, static_argnames="cfg")

@@ -15,7 +15,7 @@ from stream_jax.conformal.p_values import InvalidPValueWarning
 from stream_jax.fit import TrainConfig
 from stream_jax.flows import crfn_by
 from stream_jax.flows.context import ContextConfig, FlowData, Neighbours, step_at
-from stream_jax.flows.crfn_by import Calibration, FlowConfig
+from stream_jax.flows.crfn_by import Calibration, FlowConfig, Judged
 from stream_jax.flows.real_nvp import two_sided_radius
 
 # Residuals here are far from their spread's unit, so the flow is not drawn back to them.
@@ -30,8 +30,20 @@ NARROW, WIDE = [0, 3], [2, 5]
 OTHERS = np.array([[j for j in range(NODES) if j != i] for i in range(NODES)], np.int32)
 NEIGHBOURS = Neighbours(jnp.asarray(OTHERS), jnp.ones(OTHERS.shape, bool))
 
-detect = jax.jit(crfn_by.detect, static_argnums=3)
-decide = jax.jit(crfn_by.decide, static_argnums=3)
+detect = jax.jit(crfn_by.detect, static_argnums=2)
+
+
+def calibrated(params, data, cfg, **given):
+    return crfn_by.calibrate(params, crfn_by.judge(params, data, cfg), cfg, **given)
+
+
+def found_in(params, calibration, data, cfg):
+    return detect(calibration, crfn_by.judge(params, data, cfg), cfg)
+
+
+def alone(score, tested):
+    """Scores of one step whose cells weigh the same."""
+    return Judged(score, jnp.ones(score.shape), tested)
 
 
 def scale_at(num_steps):
@@ -61,7 +73,7 @@ def fitted():
 
 @pytest.fixture(scope="module")
 def calibration(fitted):
-    return crfn_by.calibrate(fitted, city(2, 1500), CFG)
+    return calibrated(fitted, city(2, 1500), CFG)
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +82,8 @@ def detect_step(fitted, calibration):
 
     @chex.assert_max_traces(n=1)
     def one(step, carried):
-        score, weight, carried = crfn_by.step_judge(fitted.network, step, carried, CFG)
-        return crfn_by.decide(score, step.observed, calibration, CFG, weight), carried
+        judged, carried = crfn_by.step_judge(fitted.network, step, carried, CFG)
+        return crfn_by.detect(calibration, judged, CFG), carried
 
     return jax.jit(one)
 
@@ -89,7 +101,7 @@ def test_likelihood_beats_the_unconditional_gaussian_and_nears_the_entropy(fitte
 @pytest.mark.parametrize("level", [0.05, 0.01])
 @pytest.mark.parametrize("cfg", [SINGLE, CFG], ids=["single steps", "memory"])
 def test_null_p_values_of_held_out_data_keep_their_level(fitted, level, cfg):
-    p_value = detect(fitted, crfn_by.calibrate(fitted, city(2, 1500), cfg), city(4, 1500), cfg).p_value
+    p_value = found_in(fitted, calibrated(fitted, city(2, 1500), cfg), city(4, 1500), cfg).p_value
     # 9000 tested against 9000: three standard errors of a difference of two binomial shares of independent scores. A
     # memory of .3 correlates those of a cell one step apart by less than .3: at most a factor of (1 + .6)^(1/2).
     tolerance = 3.0 * math.sqrt((1.6 if cfg is CFG else 1.0) * 2.0 * level * (1.0 - level) / 9000)
@@ -105,16 +117,16 @@ def test_a_flow_fitted_to_its_own_calibration_scores_makes_null_p_values_too_sma
     params = crfn_by.fit(jax.random.key(0), repeated, CFG, long)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationSizeWarning)
-        calibration = crfn_by.calibrate(params, small, CFG)
-    p_value = detect(params, calibration, city(6, 1500), CFG).p_value
+        calibration = calibrated(params, small, CFG)
+    p_value = found_in(params, calibration, city(6, 1500), CFG).p_value
     # Valid p-values would stay within 0.05 + 3 sqrt(0.05 * 0.95 (1 / 144 + 1 / 9000)) = 0.105.
     assert float((p_value <= 0.05).mean()) > 0.2
 
 
 def test_pooled_likelihood_finds_wide_contexts_anomalous_and_the_radius_does_not(fitted, calibration):
     null = city(7, 1500)
-    by_nll = detect(fitted, crfn_by.calibrate(fitted, city(2, 1500), NLL), null, NLL).p_value <= 0.01
-    by_radius = detect(fitted, calibration, null, CFG).p_value <= 0.01
+    by_nll = found_in(fitted, calibrated(fitted, city(2, 1500), NLL), null, NLL).p_value <= 0.01
+    by_radius = found_in(fitted, calibration, null, CFG).p_value <= 0.01
     narrow, wide = (float(by_nll[:, cells].mean()) for cells in (NARROW, WIDE))
     assert wide > 0.02 and narrow < 0.002
     # 3000 cells a group: 3 sqrt(0.01 * 0.99 (1 / 3000 + 1 / 9000)) = 0.006, and as much for the imperfect fit.
@@ -129,7 +141,7 @@ def with_anomaly(data, sizes=8.0):
 
 
 def test_an_anomaly_leaves_the_p_values_of_its_neighbours_alone(fitted, calibration):
-    found = detect(fitted, calibration, with_anomaly(city(8, 1500, shared=0.6)), CFG)
+    found = found_in(fitted, calibration, with_anomaly(city(8, 1500, shared=0.6)), CFG)
     neighbours = jnp.array([0, 1, 2, 3, 5])
     assert float((found.p_value[:, 4] <= 0.01).mean()) > 0.95
     assert float((found.p_value[:, neighbours] <= 0.01).mean()) <= 0.015
@@ -164,7 +176,7 @@ def test_every_variant_rejects_an_extreme_score_at_its_smallest_p_value(change, 
     cfg = dataclasses.replace(CFG, **change)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", InvalidPValueWarning)
-        found = decide(score, tested, calibration, cfg)
+        found = detect(calibration, alone(score, tested), cfg)
     np.testing.assert_array_equal(found.rejected, [False, True, False, False])
     np.testing.assert_allclose(found.p_value[1:], [expected, 1.0, 1.0], rtol=1e-4)
 
@@ -173,14 +185,14 @@ def test_the_exponential_tail_goes_below_the_smallest_rank():
     ranked = jnp.linspace(0.0, 3.0, 999)
     calibration = Calibration(ranked, ranked.mean(), ranked.std(), jnp.asarray(999))
     cfg = dataclasses.replace(CFG, p_value="exp_tail")
-    found = decide(jnp.array([40.0, 1.5]), jnp.ones(2, bool), calibration, cfg)
+    found = detect(calibration, alone(jnp.array([40.0, 1.5]), jnp.ones(2, bool)), cfg)
     assert float(found.p_value[0]) < 1e-9 and float(found.p_value[1]) == pytest.approx(0.5, abs=0.01)
 
 
 def test_steps_one_by_one_equal_the_block_and_are_traced_once(fitted, calibration, detect_step):
     data = with_anomaly(city(10, 1500))
     data = data._replace(observed=data.observed.at[2, 3].set(False))
-    block = detect(fitted, calibration, data, CFG)
+    block = found_in(fitted, calibration, data, CFG)
     steps, carried = [], jnp.zeros((NODES, DIM))
     for row in range(5):
         found, carried = detect_step(step_at(data, row, CFG.context.lags), carried)
@@ -194,18 +206,18 @@ def test_labelled_outliers_leave_the_calibration_and_screened_cells_too(fitted, 
     data = city(2, 1500)
     dirty = data._replace(z=data.z.at[:30, 1].add(20.0))
     labels = jnp.zeros((1500, NODES), bool).at[:30, 1].set(True)
-    trimmed = crfn_by.calibrate(fitted, dirty, dataclasses.replace(CFG, p_value="label_trim"), is_outlier=labels)
-    screened = crfn_by.calibrate(fitted, dirty, CFG, screen=~labels)
+    trimmed = calibrated(fitted, dirty, dataclasses.replace(CFG, p_value="label_trim"), is_outlier=labels)
+    screened = calibrated(fitted, dirty, CFG, screen=~labels)
     assert int(trimmed.count) == int(screened.count) == 9000 - 30
     np.testing.assert_allclose(trimmed.scores, screened.scores)
     with pytest.raises(ValueError, match="is_outlier"):
-        crfn_by.calibrate(fitted, data, dataclasses.replace(CFG, p_value="label_trim"))
+        calibrated(fitted, data, dataclasses.replace(CFG, p_value="label_trim"))
 
 
 def test_too_few_calibration_scores_warn_with_the_number_needed(fitted):
     # 6 (1 + 1/2 + ... + 1/6) / 0.05 - 1 = 293.
     with pytest.warns(CalibrationSizeWarning, match="at least 293"):
-        crfn_by.calibrate(fitted, city(2, 1500), CFG, screen=jnp.arange(1500)[:, None] < 48)  # 288 scores
+        calibrated(fitted, city(2, 1500), CFG, screen=jnp.arange(1500)[:, None] < 48)  # 288 scores
 
 
 def nearly_empty_city(num_steps=400):
@@ -244,7 +256,7 @@ def test_a_stuck_sensor_is_found_by_the_two_sided_score_only():
     for score, found in ((one_sided, False), (jax.jit(two_sided_radius), True)):
         values = score(jnp.concatenate([base, new]))
         calibration = Calibration(jnp.sort(values[:3000]), jnp.zeros(()), jnp.ones(()), jnp.asarray(3000))
-        rejected = decide(values[3000:], jnp.ones(NODES, bool), calibration, CFG).rejected
+        rejected = detect(calibration, alone(values[3000:], jnp.ones(NODES, bool)), CFG).rejected
         assert bool(rejected[0]) == found
 
 

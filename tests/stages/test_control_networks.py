@@ -7,10 +7,11 @@ from data import loader
 from experiments.cli import options
 from experiments.cli.networks import control_folder, network_name
 from experiments.evaluation import curves, results
-from experiments.stages import agent_stage, keeping, report
+from experiments.stages import agent_stage, report
 from experiments.stages import control as control_stage
 from experiments.stages.agent_road import CityDays
 from experiments.tables import control_tables
+from sim import keeping
 from sim.city_road import areas_around, city_road, is_at_real_place, vehicles_per_hour
 from sim.demand import DEMAND_LEVELS, DemandConfig
 from sim.errors import RoadError
@@ -146,7 +147,7 @@ def test_a_checkpoint_remembers_a_users_network_and_its_demand(run, tmp_path):
     net, folder = main_street(tmp_path / "net"), tmp_path / "checkpoint"
     folder.mkdir()
     keeping.keep_surroundings(folder, run / "data", net, 0.5)
-    road, factor = keeping.kept_road(folder, None, loader.load(folder / "data"), DemandConfig(), tmp_path)
+    road, factor = keeping.kept_road(folder, 2, loader.load(folder / "data"), DemandConfig(), tmp_path)
     assert road.network.ids == ("A", "B") and factor == 0.5
     again = city_road(loader.load(run / "data"), read_network(net), DemandConfig(), tmp_path)
     np.testing.assert_array_equal(road.weights, again.weights)

@@ -4,19 +4,23 @@ import dataclasses
 import math
 import shutil
 
+import chex
 import jax
 import numpy as np
 import pytest
 from rich.console import Console
 
 from data import loader
+from data.errors import DataError
 from experiments import presets as configs
 from experiments.cli import options
 from experiments.evaluation import decisions, results
 from experiments.stages import detect as detect_stage
-from experiments.stages import detection, detectors
+from experiments.stages import detection, detectors, system
 from experiments.stages import forecast as forecast_stage
 from experiments.tables import ours
+from stream_jax.flows import crfn_by, preparation
+from stream_jax.gnn import pu_gat_plus
 from tests.small_city import write_small_city
 
 QUIET = Console(quiet=True)
@@ -79,14 +83,11 @@ def test_every_rival_has_the_same_metrics_as_we_have(compared):
 def test_rivals_are_scored_exactly_where_we_are(run, compared):
     dataset, cfg = loader.load(compared[0] / "data"), configs.experiment_config(compared[1])
     fold = dataset.num_folds - 1
-    scored = detect_stage.score_fold(dataset, fold, 0, cfg, ["clean", "injected"], compared[0], QUIET)
+    place = detection.place_of(dataset, fold, 0, cfg, compared[0], QUIET)
     with pytest.MonkeyPatch.context() as patch:  # all of them are on disk
-        patch.setattr(detectors.detection, "prepare", lambda *_: pytest.fail("a finished fold was fitted again"))
-        upstream = detect_stage.forecaster_of(dataset, fold, 0, compared[0])
-        mark = detect_stage._mark(upstream.params)
-        found = detectors.score_fold(
-            RIVALS, dataset, fold, 0, cfg, scored, upstream, mark, compared[0] / "detect", QUIET
-        )
+        patch.setattr(detection, "read_upstream", lambda _: pytest.fail("a finished fold was read again"))
+        scored = detect_stage.score_fold(place, ["clean", "injected"])
+        found = detectors.score_fold(RIVALS, place, scored)
     for name in RIVALS:
         for scenario, one in scored.items():
             np.testing.assert_array_equal(np.isnan(found[name][scenario].test), np.isnan(one.test))
@@ -96,10 +97,11 @@ def test_rivals_are_scored_exactly_where_we_are(run, compared):
 def test_the_flow_by_its_own_law_is_our_flow_alone_at_single_steps(run, compared):
     dataset, cfg = loader.load(run[0] / "data"), configs.experiment_config(run[1])
     fold = dataset.num_folds - 1
-    upstream = detect_stage.forecaster_of(dataset, fold, 0, run[0])
-    trained = detection.train_flow(dataset, fold, upstream, 0, cfg, False)
-    found = detection.score(dataset, fold, trained, "clean", 0, cfg)
-    alone = detection.score(dataset, fold, trained, "clean", 0, dataclasses.replace(cfg, flow=cfg.flow.alone()))
+    place = detection.place_of(dataset, fold, 0, cfg, run[0], QUIET)
+    upstream, flow = detection.read_upstream(place), detection.load_finished(place).params
+    alone_cfg = dataclasses.replace(cfg, flow=cfg.flow.alone())
+    found = detection.score(place, upstream, flow, "clean")
+    alone = detection.score(place._replace(cfg=alone_cfg), upstream, flow, "clean")
     np.testing.assert_array_equal(found.flow_test, alone.test)
     np.testing.assert_array_equal(found.flow_calibration, alone.calibration)
     np.testing.assert_array_equal(alone.weight, 1.0)
@@ -162,21 +164,13 @@ def test_null_p_values_are_tested_by_blocks_and_outages_counted(run):
 def test_the_train_part_speaks_through_the_anchor_and_later_parts_through_the_network(run):
     out, args, _ = run
     dataset, cfg = loader.load(out / "data"), configs.experiment_config(args)
-    upstream = detection.load_upstream(out / "forecast", dataset, dataset.num_folds - 1)
-    seen = []
-
-    def keep_rows(_, data, *__):
-        seen.append(np.asarray(data.z))
-        return None
-
     fold = dataset.num_folds - 1
-    louder = upstream._replace(params=jax.tree.map(lambda leaf: 1.5 * leaf, upstream.params))
-    louder = louder._replace(params=louder.params._replace(scaler=upstream.params.scaler))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(detection.crfn_by, "fit", keep_rows)
-        for one in (upstream, louder):
-            detection.train_flow(dataset, fold, one, 0, cfg, False)
-    start = detection.warm_up(dataset, fold)
+    place = detection.place_of(dataset, fold, 0, cfg, out, QUIET)
+    louder = jax.tree.map(lambda leaf: 1.5 * leaf, place.upstream.params)._replace(scaler=place.upstream.params.scaler)
+    places = (place, place._replace(upstream=place.upstream._replace(params=louder)))
+    leads = cfg.flow.leads
+    seen = [np.asarray(detection.fitting_of(one, detection.read_upstream(one), leads).rows.z) for one in places]
+    start = preparation.warm_up(detection.parts_of(dataset, fold))
     num_train = dataset.part("train", fold)[1] - start
     np.testing.assert_allclose(seen[0][: num_train - 4], seen[1][: num_train - 4], rtol=1e-4, atol=1e-5)
     assert not np.allclose(seen[0][num_train + 4 :], seen[1][num_train + 4 :])
@@ -196,9 +190,41 @@ def test_figures_are_drawn(run):
 def test_a_second_run_trains_no_flow_and_writes_the_same_rows(run, monkeypatch):
     out, args, rows_file = run
     before = rows_file.read_text()
-    monkeypatch.setattr(detection, "train_flow", lambda *_: pytest.fail("a finished fold was trained again"))
+    monkeypatch.setattr(detection.crfn_by, "fit", lambda *_: pytest.fail("a finished fold was trained again"))
+    monkeypatch.setattr(detection.pu_gat_plus, "predict", lambda *_: pytest.fail("the recording was forecast again"))
     detect_stage.detect(args, out, QUIET)
     assert rows_file.read_text() == before
+
+
+def upstream_of(out, args):
+    """The city's side of a controller of two signals, as stage control puts it together."""
+    dataset, cfg = loader.load(out / "data"), configs.experiment_config(args)
+    weights, adjacency = np.eye(2, 9, dtype=np.float32), np.eye(2, dtype=np.float32)
+    return system.upstream_system(dataset, out, 0, cfg, weights, adjacency, QUIET)
+
+
+def test_stage_control_reads_the_flow_and_the_forecasts_and_makes_neither(run, monkeypatch):
+    out, args, _ = run
+    for module, name in ((crfn_by, "fit"), (crfn_by, "judge"), (pu_gat_plus, "fit_with_history")):
+        monkeypatch.setattr(module, name, lambda *_: pytest.fail("something was trained or scored again"))
+    monkeypatch.setattr(pu_gat_plus, "predict", lambda *_: pytest.fail("the recording was forecast again"))
+    found = upstream_of(out, args)
+    dataset, cfg = loader.load(out / "data"), configs.experiment_config(args)
+    place = detection.place_of(dataset, dataset.num_folds - 1, 0, cfg, out, QUIET)
+    kept = detection.load_finished(place)
+    chex.assert_trees_all_equal(found.params.flow, kept.params)
+    scored = detect_stage.score_fold(place, ["clean"])["clean"]
+    np.testing.assert_array_equal(
+        found.params.calibration.scores, np.sort(scored.calibration[~np.isnan(scored.calibration)])
+    )
+
+
+def test_stage_control_without_stage_detect_says_what_to_run(run, tmp_path):
+    out, args, _ = run
+    for folder in ("data", "forecast"):
+        shutil.copytree(out / folder, tmp_path / folder)
+    with pytest.raises(DataError, match="run the detect stage first"):
+        upstream_of(tmp_path, args)
 
 
 def test_detecting_without_a_forecaster_says_what_to_run(tmp_path):
