@@ -1,22 +1,18 @@
 """Many seeds in one compiled fit, spread over the devices there are: `python experiments/sweep.py runs/tdrive-default`.
 
-Seeds share nothing, so with several devices the seed axis is cut between them; a single seed's batches are cut instead,
-which adds one sum of gradients a step. Nothing else changes, so the numbers are those of one device up to the order in
-which float32 sums are taken. The paper reports 95 % intervals over ten seeds.
+The paper reports 95 % intervals over ten seeds.
 """
 
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
-from jax import Array
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from rich.console import Console
 from rich.table import Table
 
@@ -27,10 +23,9 @@ from experiments.cli.reading import UNSET, read
 from experiments.evaluation import results
 from experiments.presets import ExperimentConfig, experiment_config
 from experiments.stages import forecasting
-from stream_jax.fit import BATCH_AXIS
+from stream_jax.devices import fit_seeds
 from stream_jax.gnn import pu_gat_plus
 
-SEED_AXIS = "seed"
 SHOWN = ("nrmse", "mae", "coverage", "riw", "winkler", "crps")
 
 
@@ -68,30 +63,6 @@ class Summary(NamedTuple):
 def summarise(values: Sequence[float], level: float = 0.95) -> Summary:
     """Mean over seeds with its interval."""
     return Summary(float(np.mean(values)), *results.student(values, level), len(values))
-
-
-def mesh_for(seeds: int, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """One axis over as many devices as share the seeds evenly; over all of them along the batch for a single seed."""
-    devices = list(devices or jax.devices())
-    if seeds == 1:
-        return Mesh(np.array(devices), (BATCH_AXIS,))
-    count = max(n for n in range(1, len(devices) + 1) if seeds % n == 0)
-    return Mesh(np.array(devices[:count]), (SEED_AXIS,))
-
-
-def fit_seeds(fit: Callable, keys: Array, data: Any, *settings: Any, devices: Sequence | None = None) -> Any:
-    """`fit(keys, data, *settings)` on a mesh; any front door's fit that takes keys [S] will do.
-
-    Args:
-        keys: [S] typed keys.
-        data: pytree of arrays, copied to every device.
-    """
-    mesh = mesh_for(keys.shape[0], devices)
-    along = PartitionSpec(SEED_AXIS) if SEED_AXIS in mesh.axis_names else PartitionSpec()
-    keys = jax.device_put(keys, NamedSharding(mesh, along))
-    data = jax.device_put(data, NamedSharding(mesh, PartitionSpec()))
-    with jax.set_mesh(mesh):
-        return fit(keys, data, *settings)
 
 
 def forecaster_rows(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from experiments.sweep import fit_seeds
+from stream_jax.devices import fit_seeds
 from stream_jax.fit import Examples, FitResult, TrainConfig, train
 from stream_jax.flows import crfn_by
 from stream_jax.flows.context import ContextConfig, FlowData, Neighbours

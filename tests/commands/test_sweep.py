@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from experiments import sweep
+from stream_jax import devices as devices_of
 
 ROOT = Path(__file__).parents[2]
 # Devices may add a batch's float32 terms in another order: about 1e-7 a sum, some tens of sums deep.
@@ -60,7 +61,7 @@ class Device:
     ],
 )
 def test_as_many_devices_are_used_as_share_the_seeds_evenly(seeds, devices, axis, used):
-    mesh = sweep.mesh_for(seeds, [Device() for _ in range(devices)])
+    mesh = devices_of.mesh_for(seeds, [Device() for _ in range(devices)])
     assert mesh.axis_names == (axis,) and mesh.size == used
 
 
@@ -74,4 +75,4 @@ def test_the_interval_is_students_and_infinite_from_one_seed():
 
 
 def test_without_a_mesh_a_fit_is_what_it_was():
-    assert sweep.BATCH_AXIS not in jax.sharding.get_abstract_mesh().axis_names
+    assert devices_of.BATCH_AXIS not in jax.sharding.get_abstract_mesh().axis_names
