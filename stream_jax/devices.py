@@ -17,7 +17,7 @@ from stream_jax.fit import BATCH_AXIS
 SEED_AXIS = "seed"
 
 
-def mesh_for(seeds: int, devices: Sequence[jax.Device] | None = None) -> Mesh:
+def mesh_for(seeds: int, devices: Sequence[Any] | None = None) -> Mesh:
     """One axis over as many devices as share the seeds evenly; over all of them along the batch for a single seed."""
     devices = list(devices or jax.devices())
     if seeds == 1:

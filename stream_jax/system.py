@@ -56,7 +56,7 @@ def assemble(
         jnp.asarray(weights, jnp.float32),
         jnp.asarray(position),
         (val.forecast.mean, val.target),
-        (*calibration.forecast, calibration.target),
+        (calibration.forecast.mean, calibration.forecast.sigma, calibration.target),
         spatial,
     )
     config = pipeline.SystemConfig(
@@ -67,9 +67,10 @@ def assemble(
         agent=AgentConfig(forecast_horizon=forecaster.config.horizon),
     )
     untaught = agents.init(jax.random.key(0), jnp.asarray(adjacency), config.agent)
-    learned = (forecaster.params, detector.factor, detector.params, detector.calibration)
-    params = pipeline.SystemParams(*jax.tree.map(jnp.asarray, learned), aggregator, untaught)
-    return System(params, calibrated, config, forecaster.data_hash)
+    params = pipeline.SystemParams(
+        forecaster.params, detector.factor, detector.params, detector.calibration, aggregator, untaught
+    )
+    return System(jax.tree.map(jnp.asarray, params), calibrated, config, forecaster.data_hash)
 
 
 def open_system(folder: Path, data_hash: str | None = None) -> System:

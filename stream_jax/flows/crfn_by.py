@@ -124,7 +124,8 @@ def scores(params: FlowParams, data: FlowData, cfg: FlowConfig) -> Array:
 def judge(params: FlowParams, data: FlowData, cfg: FlowConfig) -> Judged:
     """Scores and weights of consecutive steps, [T, N] each; compiled once for all procedures and p-values."""
     _check_shapes(data)
-    return Judged(*_judge(params.network, data, cfg.scoring()), data.observed)
+    score, weight = _judge(params.network, data, cfg.scoring())
+    return Judged(score, weight, data.observed)
 
 
 def log_density(params: FlowParams, data: FlowData, cfg: FlowConfig) -> Array:

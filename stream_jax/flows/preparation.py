@@ -88,8 +88,8 @@ def factors(record: Record, num_steps: int, parts: Parts, cfg: ConformalConfig) 
     cluster = cluster_cells(errors, np.asarray(record.mask)[in_val], num_steps, cfg)
 
     def factor(chosen: np.ndarray) -> Array:
-        some = jax.tree.map(lambda leaf: leaf[chosen], record[:3])
-        return residuals.sigma_factor(*some, jnp.asarray(cluster), cfg.num_clusters)
+        some = _rows(record, chosen)
+        return residuals.sigma_factor(some.forecast, some.target, some.mask, jnp.asarray(cluster), cfg.num_clusters)
 
     return Factors(factor(in_train), factor(in_val))
 
@@ -138,13 +138,16 @@ def warm_up(parts: Parts) -> int:
 
 def part_of(record: Record, part: tuple[int, int], parts: Parts) -> Record:
     """The origins whose history and targets all lie in one part."""
-    chosen = _windows(record.origins, part, parts)
-    return Record(*jax.tree.map(lambda leaf: leaf[chosen], tuple(record)))
+    return _rows(record, _windows(record.origins, part, parts))
 
 
 def take(rows: FlowData, mask: np.ndarray) -> FlowData:
     """Some consecutive rows."""
-    return FlowData(*(leaf[mask] for leaf in rows[:4]), rows.neighbours)
+    return FlowData(rows.z[mask], rows.observed[mask], rows.unit[mask], rows.clock[mask], rows.neighbours)
+
+
+def _rows(record: Record, chosen: np.ndarray) -> Record:
+    return jax.tree.map(lambda leaf: leaf[chosen], record)
 
 
 def _windows(origins: np.ndarray, part: tuple[int, int], parts: Parts) -> np.ndarray:
