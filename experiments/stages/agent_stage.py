@@ -239,12 +239,7 @@ def driven_episodes(row: dict, cfg: AgentConfig) -> int:
 
 
 def _city(
-    dataset: TrafficDataset,
-    out: Path,
-    args: RunOptions,
-    road: CityRoad,
-    console: Console,
-    covariance: str,
+    dataset: TrafficDataset, out: Path, args: RunOptions, road: CityRoad, console: Console, covariance: str
 ) -> tuple[System, CityDays]:
     """The upstream models as a controller meets them, and all they say."""
     spatial, adjacency = dataclasses.replace(KERNEL, covariance=covariance), agent_road.adjacency(road.network)
