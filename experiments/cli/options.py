@@ -1,7 +1,6 @@
 """What `stream-jax run` can be told, and which stages that means; imports nothing heavy, so that --help is quick."""
 
 import dataclasses
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,6 +10,7 @@ import tyro
 from data.errors import DataError
 from data.spark_etl.schema import CITIES
 from experiments.cli.reading import UNSET, merged, read
+from experiments.methods import catalogue
 from experiments.tables import paper
 
 STAGES = ("etl", "forecast", "detect", "control", "report")
@@ -24,40 +24,10 @@ TABLE_STAGES = dict.fromkeys(("forecasting", "cross_dataset", "aci", "clusters",
 TABLE_STAGES |= dict.fromkeys(("anomaly", "trimming", "p_values", "dependence", "events", "latency"), _DETECT)
 TABLE_STAGES |= dict.fromkeys(("rl", "ablation", "covariance", "eps_floor", "lyapunov", "datasets"), _CONTROL)
 
-_OURS = "pu_gat_plus"
-# Forecasters that a table compares, where it is not the default list.
-TABLE_METHODS = dict.fromkeys(("aci", "clusters", "delta", "trimming", "p_values", "dependence", "events"), (_OURS,))
-_REFERENCES = ("persistence", "historical_average", "scaled_profile", "linear_ar")
-TABLE_METHODS["cross_dataset"] = TABLE_METHODS["datasets"] = ("staci", "ripcn", _OURS)
-_RIVALS = ("stgcn", "graph_wavenet", "agcrn", "temperature_gat", "staci", "ripcn")
-if importlib.util.find_spec("catboost"):  # an optional extra
-    _RIVALS += ("catboost",)
-TABLE_METHODS["forecasting"] = (*_REFERENCES, *_RIVALS, _OURS)
-TABLE_METHODS["gamma"] = (_OURS, f"{_OURS}:unconstrained")
-_CHANGES = ("gamma_zero", "unconstrained", "temperature", "single_stream", "mse")
-TABLE_METHODS["ablation"] = (_OURS, *(f"{_OURS}:{name}" for name in _CHANGES))
-# Detectors that a table sets beside CRFN-BY, where it is not none.
-TABLE_DETECTORS = {"anomaly": ("isolation_forest", "omni_anomaly", "usad", "pca", "flow_quantile")}
-# Controllers that a table compares, where it is not the default list; the reference is for paired differences.
-_AGENT = "lycon_wrl_plus"
-_WITHOUT_LEARNING = ("default_plan", "fixed_time", "webster", "max_pressure", "guarded_max_pressure")
-TABLE_CONTROLLERS = {
-    "rl": (*_WITHOUT_LEARNING, "ppo", "cpo", "sac_lagrangian", "la_mbda", _AGENT),
-    "covariance": ("default_plan", f"{_AGENT}:diagonal", _AGENT, f"{_AGENT}:learned"),
-    "lyapunov": ("default_plan", _AGENT, *(f"{_AGENT}:{name}" for name in ("no_lyapunov", "soft_0.1", "soft_1"))),
-    "ablation": (
-        "default_plan",
-        _AGENT,
-        *(f"{_AGENT}:{name}" for name in ("no_lyapunov", "no_uncertainty", "no_anomaly")),
-    ),
-    "eps_floor": ("default_plan", _AGENT),
-}
-
 METHODS_HELP = (
-    "forecasters to compare (pu_gat_plus, pu_gat_plus:<variant>, the references persistence, historical_average, "
-    "scaled_profile, linear_ar; only if named, the rivals graph_wavenet, stid, agcrn, stgcn, "
-    "temperature_gat, cqr, deep_ensemble, staci, ripcn, catboost, the first six also as <name>:relative with levels "
-    "relative to each window's mean, and pu_gat_ensemble: five of ours)"
+    f"forecasters to compare: {', '.join(catalogue.FORECASTERS)} (the references persistence, historical_average, "
+    "scaled_profile, linear_ar, and pu_gat_plus); <name>:<variant> changes one thing, such as stid:relative or "
+    "pu_gat_plus:gamma_zero, and a variant that does not exist lists all"
 )
 DESCRIPTION = """\
 Goes from raw recordings to results. Each stage reads what the one before it wrote, and is skipped if nothing changed.
@@ -76,11 +46,13 @@ Goes from raw recordings to results. Each stage reads what the one before it wro
 `python experiments/run.py` takes the same options.
 """
 CONTROLLERS_HELP = (
-    "controllers to compare (ours and four without learning); any controller without learning, lycon_wrl_plus and its "
-    "variants :no_lyapunov, :soft_0.1, :soft_1, :no_uncertainty, :no_anomaly, :diagonal and :learned (the last two "
-    "change the covariance of the city's cells), and ppo, cpo, sac_lagrangian and la_mbda; these four also as "
-    "<name>:following, which start from the plan that lycon_wrl_plus starts from instead of the default plan "
-    "(with --action greens)"
+    f"controllers to compare, without learning {', '.join(catalogue.CONTROLLERS)}; learned "
+    f"{', '.join(catalogue.LEARNERS)} (lycon_wrl_plus and four without learning); <name>:<variant> changes one thing, "
+    "such as lycon_wrl_plus:no_lyapunov, or ppo:following (with --action greens), and a variant that does not exist lists all"
+)
+DETECTORS_HELP = (
+    f"detectors to set beside CRFN-BY: {', '.join(catalogue.DETECTORS)} (none); those with a threshold of their own "
+    "also as <name>:counts, on counts instead of residuals"
 )
 Stage = Literal[STAGES]  # type: ignore[valid-type]
 Level = Literal[LEVELS]  # type: ignore[valid-type]
@@ -107,8 +79,7 @@ class WhatToRun:
     folds: Annotated[int | None, UNSET, tyro.conf.arg(metavar="K")] = None
     """only the last K folds of a short recording"""
     methods: Annotated[tuple[str, ...] | None, UNSET, tyro.conf.arg(metavar="NAME ...", help=METHODS_HELP)] = None
-    detectors: Annotated[tuple[str, ...] | None, UNSET, tyro.conf.arg(metavar="NAME ...")] = None
-    """detectors to set beside CRFN-BY, such as pca usad:counts (none)"""
+    detectors: Annotated[tuple[str, ...] | None, UNSET, tyro.conf.arg(metavar="NAME ...", help=DETECTORS_HELP)] = None
     out: Annotated[Path | None, UNSET, tyro.conf.arg(metavar="DIR")] = None
     """folder of this run (runs/<dataset>-<preset>)"""
     debug: Annotated[bool, UNSET] = False

@@ -9,6 +9,7 @@ from rich.console import Console
 from experiments.cli import display, lock, options, plan
 from experiments.cli.main import load
 from experiments.cli.options import RunOptions
+from experiments.methods import catalogue
 
 # Loaded when their turn comes: etl needs no jax, nothing but control needs SUMO, and a plan needs none of them.
 WORK = {
@@ -45,9 +46,9 @@ def with_methods(args: RunOptions) -> RunOptions:
     """The options with the methods that their table compares; refuses what does not exist before any stage runs."""
     args = dataclasses.replace(
         args,
-        methods=args.methods or options.TABLE_METHODS.get(args.table),
-        detectors=args.detectors or options.TABLE_DETECTORS.get(args.table),
-        controllers=args.controllers or options.TABLE_CONTROLLERS.get(args.table),
+        methods=args.methods or catalogue.for_table(catalogue.FORECASTERS, args.table),
+        detectors=args.detectors or catalogue.for_table(catalogue.DETECTORS, args.table),
+        controllers=args.controllers or catalogue.for_table(catalogue.CONTROLLERS | catalogue.LEARNERS, args.table),
     )
     if args.methods:
         load("experiments.stages.forecast:check_methods")(args.methods)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.methods import catalogue
 from experiments.stages import agent_road
 from experiments.stages.agent_road import Site
 from sim import loop as sim_loop
@@ -24,29 +25,18 @@ from stream_jax.rl.objective import RewardConfig
 from stream_jax.rl.policy import PolicyConfig
 from stream_jax.rl.ppo import PPOConfig
 from stream_jax.rl.safety import DEFAULT_PLAN, SafetyConfig
-from stream_jax.rl.state import StateConfig
 from stream_jax.rl.world_network import WorldConfig
 from stream_jax.task import GREENS, ActionSpace, violation
 
 OURS = "lycon_wrl_plus"
 FOLLOWING = ":following"  # a rival that begins with the plan that ours begins with, instead of the default plan
-_LEARNERS = ("ppo", "cpo", "sac_lagrangian", "la_mbda")
-RIVALS = (*_LEARNERS, *(f"{name}{FOLLOWING}" for name in _LEARNERS))  # with the preset's budget, see rivals.py
+RECORDS = catalogue.records(catalogue.LEARNERS)
+RIVALS = tuple(name for name in catalogue.names(catalogue.LEARNERS) if name.split(":")[0] != OURS)
 LEARNING_PART = "val"  # of the recording: the upstream models have not been trained on it, and it is not the test
 # What an ablation changes; every one of them is trained anew with the same budget.
-VARIANTS = {
-    OURS: {},
-    f"{OURS}:no_lyapunov": {"safety": SafetyConfig(mode="none")},
-    f"{OURS}:soft_0.1": {"safety": SafetyConfig(mode="soft"), "reward": {"soft_lyapunov": 0.1}},
-    f"{OURS}:soft_1": {"safety": SafetyConfig(mode="soft"), "reward": {"soft_lyapunov": 1.0}},
-    f"{OURS}:no_uncertainty": {"state": StateConfig(use_uncertainty=False), "reward": {"uncertainty": 0.0}},
-    f"{OURS}:no_anomaly": {"reward": {"anomaly": 0.0}},  # p-values and flags stay in the state, as in the paper
-    # How the cells' uncertainties add up at an intersection; ours is the kernel exp(-distance / length).
-    f"{OURS}:diagonal": {},
-    f"{OURS}:learned": {},
-    **{name: {} for name in RIVALS},
-}
-COVARIANCES = {f"{OURS}:diagonal": "diagonal", f"{OURS}:learned": "empirical"}
+VARIANTS = {name: dict(one.variants.get(name.partition(":")[2], {})) for one in RECORDS.values() for name in one.names}
+# How the cells' uncertainties add up at an intersection; ours is the kernel exp(-distance / length).
+COVARIANCES = {name: changes.pop("covariance") for name, changes in VARIANTS.items() if "covariance" in changes}
 SEEDS = {"smoke": 1, "default": 1, "paper": 5}  # agents that are trained unless --seeds says otherwise
 TRIED = 0.5  # share of the busy hours in which plans are tried, the busiest: the others say little about them
 TIGHTENING = 0.85  # agents learn to keep this share of the limits on queue and wait, so that noise does not break them

@@ -10,12 +10,13 @@ from rich.console import Console
 from rich.table import Table
 
 from data import loader
+from data.errors import DataError
 from data.loader import TrafficDataset
 from experiments.cli.networks import city_of, control_folder, grid_side, network_name
 from experiments.cli.options import SIDES, RunOptions
 from experiments.evaluation import curves, results
 from experiments.evaluation.drives import NOTHING, Scores, by_hour, evaluate, hourly, in_hindsight, summarise
-from experiments.methods.control.controllers import NAMES, REFERENCE, check_controllers, make_method
+from experiments.methods.control.controllers import NAMES, REFERENCE, make_method
 from experiments.report import control_figures
 from experiments.stages import agent_stage
 from experiments.stages.agent_stage import TRAINING_LEVEL, Drive, Judge, Taught, Team
@@ -191,8 +192,10 @@ def chosen_controllers(names: Sequence[str]) -> tuple[list[str], list[str]]:
     """Controllers without learning, and learned ones; `all` is all of the first and ours of the second."""
     if list(names) == ["all"]:
         names = (*NAMES, OURS)
-    plain = [name for name in names if name not in VARIANTS]
-    return (check_controllers(plain) if plain else []), [name for name in names if name in VARIANTS]
+    unknown = [name for name in names if name not in (*NAMES, *VARIANTS)]
+    if unknown:
+        raise DataError(f"No controller is called {', '.join(unknown)}; there are {', '.join((*NAMES, *VARIANTS))}.")
+    return [name for name in names if name in NAMES], [name for name in names if name in VARIANTS]
 
 
 def chosen_levels(names: Sequence[str]) -> Sequence[str]:

@@ -15,7 +15,8 @@ import numpy as np
 
 from data.errors import DataError
 from data.spark_etl import shards
-from experiments.methods.detection import flow_quantile, isolation_forest, omni_anomaly, parametric, pca, usad
+from experiments.methods import catalogue
+from experiments.methods.detection import flow_quantile
 from experiments.presets import ExperimentConfig
 from experiments.stages import detection
 from experiments.stages.detection import Place
@@ -25,13 +26,14 @@ from stream_jax.flows.context import FlowData
 from stream_jax.flows.preparation import Fitting
 
 FLOW = "flow_quantile"  # our flow's scores of single cells and steps, judged by their own law
-LEADS = "flow_all_leads"  # a flow over the errors of all leads jointly, D = H; not among the default rules
-CLIPPED = "flow_clipped"  # a flow whose context shows anomalous pasts, clipped, instead of leaving them out
+LEADS = "flow_all_leads"  # needs the errors of all leads; not among the default rules
 COUNTS = ":counts"
-WITH_THRESHOLD = {"isolation_forest": isolation_forest, "pca": pca, "usad": usad, "omni_anomaly": omni_anomaly}
-WITH_LAW = {"gaussian_fitted": parametric, "student_t_fitted": parametric}
-WITH_LAW |= dict.fromkeys((FLOW, LEADS, CLIPPED), flow_quantile)
-NAMES = (*WITH_THRESHOLD, *(f"{name}{COUNTS}" for name in WITH_THRESHOLD), *WITH_LAW)
+RECORDS = catalogue.records(catalogue.DETECTORS)
+MODULES = {name: catalogue.module_of(place) for name, place in catalogue.DETECTORS.items()}
+# Their scores have a law, which says how likely each is; the others have a threshold of their own.
+WITH_LAW = {name: module for name, module in MODULES.items() if hasattr(module, "tail_probability")}
+WITH_THRESHOLD = {name: module for name, module in MODULES.items() if name not in WITH_LAW}
+NAMES = catalogue.names(catalogue.DETECTORS)
 SMALLEST_SD = 1e-3
 
 
@@ -61,25 +63,10 @@ def check_detectors(names: list[str] | None) -> list[str]:
 
 
 def rival_config(name: str, cfg: ExperimentConfig) -> Any:
-    """The settings of one rival."""
-    match name.removesuffix(COUNTS):
-        case "gaussian_fitted":
-            return parametric.ParametricConfig("gaussian")
-        case "student_t_fitted":
-            return parametric.ParametricConfig("student_t")
-        case "flow_quantile":
-            return _flow_alone(cfg)
-        case "flow_clipped":
-            return _flow_alone(cfg, context=dataclasses.replace(cfg.flow.context, beyond="clipped"))
-        case "flow_all_leads":
-            return _flow_alone(cfg, leads="all")
-        case other:
-            return getattr(cfg.rivals, other)
-
-
-def _flow_alone(cfg: ExperimentConfig, **changes: Any) -> flow_quantile.FlowQuantileConfig:
-    """Our flow with some settings changed, judged by itself and at single steps: such scores have a law."""
-    return flow_quantile.FlowQuantileConfig(dataclasses.replace(cfg.flow.alone(), **changes), cfg.flow_training)
+    """The settings of one rival: the preset's if it has some, else as its record says."""
+    name = name.removesuffix(COUNTS)
+    chosen = getattr(cfg.rivals, name, RECORDS[name].config)
+    return chosen(cfg) if callable(chosen) else chosen
 
 
 def score_fold(names: list[str], place: Place, ours: dict[str, detection.Scored]) -> dict[str, dict[str, RivalScores]]:
@@ -165,7 +152,7 @@ def _of_flow(ours: detection.Scored, cfg: ExperimentConfig) -> RivalScores:
 
 
 def _module(name: str) -> Any:
-    return (WITH_THRESHOLD | WITH_LAW)[name.removesuffix(COUNTS)]
+    return MODULES[name.removesuffix(COUNTS)]
 
 
 def _key(name: str, cfg: ExperimentConfig, mark: str) -> str:

@@ -12,71 +12,31 @@ import numpy as np
 from jax import Array
 
 from data.loader import TrafficDataset
-from experiments.methods.forecasting import (
-    agcrn,
-    boosted_trees,
-    cqr,
-    deep_ensemble,
-    graph_wavenet,
-    historical_average,
-    linear_ar,
-    persistence,
-    ripcn,
-    scaled_profile,
-    staci,
-    stgcn,
-    stid,
-    temperature_gat,
-)
+from experiments.methods import catalogue
 from experiments.methods.forecasting.stid import StidConfig
 from experiments.presets import ExperimentConfig
 from stream_jax.conformal import bootstrap, clusters, diagnostics, intervals
 from stream_jax.fit import FitResult, TrainConfig
-from stream_jax.gnn import pu_gat_plus
-from stream_jax.gnn.attention import AttentionConfig
 from stream_jax.types import ConformalState, Forecast, ForecastData, Interval
 
+OURS = "pu_gat_plus"
+ENSEMBLE_OF_OURS = "pu_gat_ensemble"
+RECORDS = catalogue.records(catalogue.FORECASTERS)
+MODULES = {name: catalogue.module_of(place) for name, place in catalogue.FORECASTERS.items()}
+METHODS = catalogue.names(catalogue.FORECASTERS)
 REFERENCES = {
-    "persistence": (persistence, persistence.PersistenceConfig()),
-    "historical_average": (historical_average, historical_average.HistoricalAverageConfig()),
-    "scaled_profile": (scaled_profile, scaled_profile.ScaledProfileConfig()),
-    "linear_ar": (linear_ar, linear_ar.LinearArConfig()),
+    name: (module, RECORDS[name].config)
+    for name, module in MODULES.items()
+    if not hasattr(module, "fit_with_history")  # computed, not trained
 }
 # Trained as PU-GAT+ is: the same seeds, data, settings and stopping.
 RIVALS = {
-    "graph_wavenet": (graph_wavenet, graph_wavenet.GraphWaveNetConfig()),
-    "stid": (stid, stid.StidConfig()),
-    "agcrn": (agcrn, agcrn.AgcrnConfig()),
-    "stgcn": (stgcn, stgcn.StgcnConfig()),
-    "temperature_gat": (temperature_gat, temperature_gat.TemperatureGatConfig()),
-    "cqr": (cqr, cqr.CqrConfig()),
-    "deep_ensemble": (deep_ensemble, deep_ensemble.DeepEnsembleConfig()),
-    "staci": (staci, staci.StaciConfig()),
-    "ripcn": (ripcn, ripcn.RipcnConfig()),
-    "catboost": (boosted_trees, boosted_trees.BoostedTreesConfig()),
+    name: (MODULES[base], dataclasses.replace(one.config, **one.variants.get(name.partition(":")[2], {})))
+    for base, one in RECORDS.items()
+    if base not in (*REFERENCES, OURS, ENSEMBLE_OF_OURS)
+    for name in one.names
 }
-# Rivals that can tell flows relative to the mean of each cell's own window: not published so, but without it whatever
-# learned the levels of ordinary days is lost on days with others.
-RELATIVE = ":relative"
-NEURAL = ("graph_wavenet", "stid", "agcrn", "stgcn", "temperature_gat", "cqr")
-RIVALS |= {
-    f"{name}{RELATIVE}": (RIVALS[name][0], dataclasses.replace(RIVALS[name][1], relative=True)) for name in NEURAL
-}
-OURS = "pu_gat_plus"
-VARIANTS = {
-    "unconstrained": {"attention": AttentionConfig(mode="unconstrained")},
-    "gamma_zero": {"attention": AttentionConfig(mode="none")},
-    "temperature": {"attention": AttentionConfig(mode="temperature")},
-    "single_stream": {"dual_stream": False},
-    "nll": {"loss": "nll"},
-    "mse": {"loss": "mse"},
-    "beta_nll": {"loss": "beta_nll"},
-    "seasonal_trend": {"trend": "seasonal"},
-    "no_linear": {"linear": False},
-}
-ENSEMBLE_OF_OURS = "pu_gat_ensemble"
-ENSEMBLE = deep_ensemble.ensemble_of(pu_gat_plus, members=5)
-METHODS = (*REFERENCES, *RIVALS, ENSEMBLE_OF_OURS, OURS, *(f"{OURS}:{name}" for name in VARIANTS))
+VARIANTS = RECORDS[OURS].variants
 DEFAULT_METHODS = (*REFERENCES, OURS)
 DAYS_OF_WEEK = 7
 BLOCK = 24  # steps of a bootstrap block: six hours
@@ -107,7 +67,7 @@ def forecaster_config(method: str, dataset: TrafficDataset, cfg: ExperimentConfi
     """PU-GAT+ as configured with the change that a variant's name stands for, or a rival with the dataset's windows."""
     if method in RIVALS:
         history, horizon = dataset.manifest["window"], dataset.manifest["horizon"]
-        changes = {"miscoverage": cfg.conformal.target} if method.removesuffix(RELATIVE) == "cqr" else {}
+        changes = {"miscoverage": cfg.conformal.target} if method.split(":")[0] == "cqr" else {}
         changes["steps_per_day"] = 86_400 // dataset.manifest["bin_s"]
         start, end = dataset.part("train", 0)
         if isinstance(RIVALS[method][1], StidConfig) and end - start < DAYS_OF_WEEK * changes["steps_per_day"]:
@@ -141,7 +101,7 @@ def fit_fold(
         params = module.fit(jax.random.key(cfg.first_seed), data, config)
         predict = _stacked(module.predict, params, data, config)
     else:
-        module = RIVALS[method][0] if method in RIVALS else ENSEMBLE if method == ENSEMBLE_OF_OURS else pu_gat_plus
+        module = MODULES[method.split(":")[0]]
         config = forecaster_config(method, dataset, cfg)
         keys = jax.vmap(jax.random.key)(cfg.first_seed + jnp.arange(cfg.seeds))
         training = training_of(method, cfg, len(data.train))

@@ -12,14 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from experiments.methods.control import cpo, following_plan, la_mbda, lookahead, ppo, sac_lagrangian
+from experiments.methods import catalogue
+from experiments.methods.control import following_plan, lookahead
 from experiments.methods.control.controllers import REFERENCE
-from experiments.methods.control.cpo import CPOConfig
-from experiments.methods.control.la_mbda import LambdaConfig
-from experiments.methods.control.posterior import PosteriorConfig
-from experiments.methods.control.ppo import PPORivalConfig
 from experiments.methods.control.road_task import default_plan, road_task, step_maker, trajectories
-from experiments.methods.control.sac_lagrangian import SACConfig
 from experiments.methods.control.task import Task, Units, measure_units, remembered
 from experiments.stages import agent_road
 from experiments.stages.agent_road import Site
@@ -33,8 +29,9 @@ from stream_jax.rl.episodes import Episode
 from stream_jax.rl.learning import Algorithm, Collect, Learned, PolicyStep, Row
 from stream_jax.task import GREENS, ActionSpace
 
-_MODULES = (ppo, cpo, sac_lagrangian, la_mbda)
-METHODS: dict[str, ModuleType] = dict(zip(RIVALS, 2 * _MODULES, strict=True))
+METHODS: dict[str, ModuleType] = {
+    name: catalogue.module_of(catalogue.LEARNERS[name.removesuffix(FOLLOWING)]) for name in RIVALS
+}
 
 
 class RivalState(NamedTuple):
@@ -44,29 +41,9 @@ class RivalState(NamedTuple):
     units: Units  # of the first episodes
 
 
-def settings(name: str, cfg: AgentConfig) -> PPORivalConfig | CPOConfig | SACConfig | LambdaConfig:
+def settings(name: str, cfg: AgentConfig) -> Any:
     """A rival's sizes, rates and number of updates, as far as they have a counterpart the same as ours."""
-    name = name.removesuffix(FOLLOWING)
-    if name == "ppo":
-        return PPORivalConfig(cfg.policy, cfg.ppo, cfg.rounds)
-    if name == "cpo":
-        # One step an iteration, and few of these: the paper's 0.01 would hardly leave the default plan.
-        return CPOConfig(cfg.policy, cfg.ppo, cfg.rounds, radius=0.03)
-    passes = cfg.rounds * cfg.ppo.epochs * (1.0 + cfg.imagined)  # ours: over real and imagined rows
-    if name == "sac_lagrangian":
-        return SACConfig(cfg.policy, cfg.ppo, passes, cfg.ppo.learning_rate, cfg.ppo.critic_rate)
-    training = cfg.world_training
-    return LambdaConfig(
-        cfg.policy,
-        cfg.ppo,
-        PosteriorConfig(cfg.world.hidden, cfg.world.layers, training.learning_rate, training.batch),
-        worlds=cfg.world.members,
-        horizon=cfg.world.horizon,
-        passes=passes,
-        world_passes=training.epochs,
-        penalty=cfg.ppo.multiplier_rate,  # so that prices rise as fast as ours
-        penalty_growth=1e-5,
-    )
+    return catalogue.record(catalogue.LEARNERS[name.removesuffix(FOLLOWING)]).config(cfg)
 
 
 def learned_from(name: str, cfg: AgentConfig) -> Any:

@@ -8,27 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.evaluation import results
+from experiments.methods import catalogue
 from experiments.tables import paper
 
 PRESETS = ("paper", "default", "smoke")  # the first that has rows is shown
 CITIES = {"T-Drive": "tdrive", "GeoLife": "geolife", "Porto": "porto", "Manhattan": "manhattan"}
-FORECASTERS = {
-    "STGCN + CP": "stgcn",
-    "Graph WaveNet + CP": "graph_wavenet",
-    "AGCRN + CP": "agcrn",
-    "Temp-scaled GAT": "temperature_gat",
-    "STACI": "staci",
-    "RIPCN": "ripcn",
-    "CatBoost + CP": "catboost",
-    "PU-GAT+": "pu_gat_plus",
-    "STREAM-RL": "pu_gat_plus",
-    "Full STREAM-RL": "pu_gat_plus",
-    "w/o pairwise (gamma = 0)": "pu_gat_plus:gamma_zero",
-    "Unconstrained gamma": "pu_gat_plus:unconstrained",
-    "Temperature scaling": "pu_gat_plus:temperature",
-    "w/o dual stream": "pu_gat_plus:single_stream",
-    "w/o heteroscedastic NLL": "pu_gat_plus:mse",
-}
+FORECASTERS = catalogue.labels(*catalogue.FORECASTERS.values())
 AN_HOUR_AHEAD = {
     "NRMSE": "nrmse_h4",
     "MAE": "mae_h4",
@@ -36,22 +21,7 @@ AN_HOUR_AHEAD = {
     "RIW": "riw_h4",
     "efficiency": "efficiency_h4",
 }
-DETECTORS = {
-    "Isolation Forest": "isolation_forest",
-    "OmniAnomaly": "omni_anomaly",
-    "USAD": "usad",
-    "Flow (no conf.)": "flow_quantile",  # at the tail probability 5 %
-    "CRFN + BH": "full+bh",
-    "CRFN-BY": "full+by",
-    "STREAM-RL": "full+by",
-    "Full STREAM-RL": "full+by",
-    "BY -> BH": "full+bh",
-    "Parametric p-values": "gaussian+by",
-    "w/o trimmed calibration": "full+by",  # ours never trims by score
-    "Parametric Gaussian": "gaussian+by",
-    "Parametric Student-t": "student_t+by",
-    "Conformalized": "full+by",
-}
+DETECTORS = catalogue.labels(*catalogue.DETECTORS.values(), catalogue.OUR_DETECTOR)
 # Their papers give them a threshold instead of a level.
 OWN_THRESHOLD = ("isolation_forest", "pca", "usad", "omni_anomaly")
 QUALITY = {
@@ -62,27 +32,7 @@ QUALITY = {
     "event recall": "event_recall",
     "event FDR": "apparent_fdp",
 }
-CONTROLLERS = {
-    "Fixed Timing": "fixed_time",
-    "Max-Pressure": "max_pressure",
-    "PPO": "ppo",
-    "CPO": "cpo",
-    "SAC-Lagrangian": "sac_lagrangian",
-    "LAMBDA": "la_mbda",
-    "LyCon-WRL+": "lycon_wrl_plus",
-    "STREAM-RL": "lycon_wrl_plus",
-    "Full STREAM-RL": "lycon_wrl_plus",
-    "w/o Lyapunov": "lycon_wrl_plus:no_lyapunov",
-    "w/o uncertainty in state": "lycon_wrl_plus:no_uncertainty",
-    "w/o anomaly reward": "lycon_wrl_plus:no_anomaly",
-    "No Lyapunov": "lycon_wrl_plus:no_lyapunov",
-    "Soft, 0.1": "lycon_wrl_plus:soft_0.1",
-    "Soft, 1": "lycon_wrl_plus:soft_1",
-    "Hard": "lycon_wrl_plus",
-    "Diagonal": "lycon_wrl_plus:diagonal",
-    "Distance kernel": "lycon_wrl_plus",
-    "Learned": "lycon_wrl_plus:learned",
-}
+CONTROLLERS = catalogue.labels(*catalogue.CONTROLLERS.values(), *catalogue.LEARNERS.values())
 CONTROL = {
     "reward": "reward",
     "violations per episode": "violating_steps",

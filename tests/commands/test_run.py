@@ -16,6 +16,7 @@ from data.errors import DataError
 from experiments import run
 from experiments.cli import display, job, lock, options, plan, running
 from experiments.evaluation import results
+from experiments.methods import catalogue
 from experiments.methods.control import controllers
 from experiments.stages import agents, detectors, forecasting
 from sim.errors import RoadError
@@ -84,12 +85,16 @@ def test_a_table_runs_what_it_needs_and_then_itself(command):
 
 
 def test_every_forecaster_detector_and_controller_that_a_table_asks_for_exists():
-    for names in options.TABLE_METHODS.values():
-        assert set(names) <= set(forecasting.METHODS)
-    for names in options.TABLE_DETECTORS.values():
-        assert detectors.check_detectors(list(names)) == list(names)
-    for names in options.TABLE_CONTROLLERS.values():
-        assert set(names) <= {*controllers.NAMES, *agents.VARIANTS}
+    known = {
+        "FORECASTERS": forecasting.METHODS,
+        "DETECTORS": detectors.NAMES,
+        "CONTROLLERS": controllers.NAMES,
+        "LEARNERS": agents.VARIANTS,
+    }
+    for kind, names in known.items():
+        for one in catalogue.records(getattr(catalogue, kind)).values():
+            assert one.tables.keys() <= options.paper.TABLES.keys()
+            assert {name for asked in one.tables.values() for name in asked} <= set(names)
 
 
 def test_each_stage_is_announced_and_timed_in_plain_lines(command, tmp_path):

@@ -18,6 +18,8 @@ from experiments.methods.control import gaussian_policy
 from experiments.methods.control.ppo import Samples, flat_samples, shuffled
 from experiments.methods.control.task import Task, Trajectories, Units, experience, mean_cost
 from experiments.methods.control.trust_region import Step, constrained_step
+from experiments.methods.method import Method
+from stream_jax.rl.agent import AgentConfig
 from stream_jax.rl.policy import PolicyConfig, PolicyParams
 from stream_jax.rl.ppo import PPOConfig
 
@@ -167,3 +169,17 @@ def fit_critic(key: Array, learner: CPOLearner, samples: Samples, cfg: CPOConfig
 def _critic_optimiser(cfg: CPOConfig) -> optax.GradientTransformation:
     clip = optax.clip_by_global_norm(cfg.ppo.largest_gradient)
     return optax.chain(clip, optax.adam(cfg.ppo.critic_rate, eps=1e-5))
+
+
+def settings(cfg: AgentConfig) -> CPOConfig:
+    """Sizes as ours. One step an iteration, and few of these: the paper's 0.01 would hardly leave the default plan."""
+    return CPOConfig(cfg.policy, cfg.ppo, cfg.rounds, radius=0.03)
+
+
+METHOD = Method(
+    "cpo",
+    settings,
+    variants={"following": {}},  # which begins with the plan that ours begins with
+    paper_label={"CPO": "cpo"},
+    tables={"rl": ("cpo",)},
+)

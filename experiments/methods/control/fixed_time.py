@@ -2,7 +2,9 @@
 
 import numpy as np
 
+from experiments.methods.control.driving import alone
 from experiments.methods.control.static_plan import StaticPlan
+from experiments.methods.method import Method
 from sim.nema import NemaConfig
 
 CYCLE_S = 90.0
@@ -23,3 +25,11 @@ def clearance_s() -> float:
     """Yellow and all-red of one phase."""
     cfg = NemaConfig()
     return float(cfg.yellow_s + cfg.all_red_s)
+
+
+METHOD = Method(
+    "fixed_time",
+    make=alone(driver),
+    paper_label={"Fixed Timing": "fixed_time"},
+    tables={"rl": ("fixed_time",)},
+)

@@ -3,10 +3,16 @@
 What LyCon-WRL+ has beyond it came from its iterations, its filter and what the city says.
 """
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.evaluation import drives
+from experiments.methods.control import default_plan
+from experiments.methods.method import Method
+from sim.city_road import CityRoad
 from sim.loop import Tick
 from stream_jax import store
 from stream_jax.rl import trial
@@ -39,3 +45,12 @@ def _actions(road: RoadMeasurement) -> jax.Array:
         return plan(state._replace(local=x))
 
     return jax.vmap(one)(road)
+
+
+def make(name: str, road: CityRoad, vehicles_per_hour: float, folder: Path) -> drives.Method:
+    """The default controller, told what to do at every control step."""
+    followed = drives.without_learning(name, road.network, default_plan.driver)
+    return followed._replace(step_fn=step_fn, version=version())
+
+
+METHOD = Method("following_plan", make=make)

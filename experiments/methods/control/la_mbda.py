@@ -16,11 +16,13 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from experiments.methods.control import posterior, squashed_policy
+from experiments.methods.control import posterior, road_task, squashed_policy
 from experiments.methods.control.gaussian_policy import Perceptron
 from experiments.methods.control.posterior import PosteriorConfig, World
 from experiments.methods.control.task import Task, Trajectories, Units, executed, signals
+from experiments.methods.method import Method
 from stream_jax.rl import ppo
+from stream_jax.rl.agent import AgentConfig
 from stream_jax.rl.policy import PolicyConfig
 from stream_jax.rl.ppo import PPOConfig
 
@@ -234,3 +236,28 @@ def _optimiser(cfg: LambdaConfig) -> optax.GradientTransformation:
 
     parts = {"actor": clipped_adam(cfg.ppo.learning_rate), "critic": clipped_adam(cfg.ppo.critic_rate)}
     return optax.multi_transform(parts, LambdaParams("actor", "critic"))
+
+
+def settings(cfg: AgentConfig) -> LambdaConfig:
+    """Sizes, rates and passes over the data as ours, and prices that rise as fast."""
+    training = cfg.world_training
+    return LambdaConfig(
+        cfg.policy,
+        cfg.ppo,
+        PosteriorConfig(cfg.world.hidden, cfg.world.layers, training.learning_rate, training.batch),
+        worlds=cfg.world.members,
+        horizon=cfg.world.horizon,
+        passes=road_task.passes(cfg),
+        world_passes=training.epochs,
+        penalty=cfg.ppo.multiplier_rate,
+        penalty_growth=1e-5,
+    )
+
+
+METHOD = Method(
+    "la_mbda",
+    settings,
+    variants={"following": {}},  # which begins with the plan that ours begins with
+    paper_label={"LAMBDA": "la_mbda"},
+    tables={"rl": ("la_mbda",)},
+)

@@ -9,6 +9,8 @@ import math
 import numpy as np
 
 from experiments.methods.control import switching
+from experiments.methods.control.driving import alone
+from experiments.methods.method import Method
 from sim.nema import Detectors, Plan
 from sim.network import Network
 
@@ -61,3 +63,11 @@ def best_stage(stages: np.ndarray, green: np.ndarray, detectors: Detectors, guar
 def driver() -> MaxPressure:
     """Plain max-pressure; side streets may starve."""
     return MaxPressure(MaxPressureConfig())
+
+
+METHOD = Method(
+    "max_pressure",
+    make=alone(driver),
+    paper_label={"Max-Pressure": "max_pressure"},
+    tables={"rl": ("max_pressure",)},
+)

@@ -14,7 +14,9 @@ from jax import Array
 
 from experiments.methods.control import gaussian_policy
 from experiments.methods.control.task import Experience, Task, Trajectories, Units, experience
+from experiments.methods.method import Method
 from stream_jax.rl import ppo
+from stream_jax.rl.agent import AgentConfig
 from stream_jax.rl.policy import PolicyConfig, PolicyParams
 from stream_jax.rl.ppo import PPOConfig
 
@@ -124,3 +126,17 @@ def loss(params: PolicyParams, samples: Samples, cfg: PPORivalConfig) -> tuple[A
     error = jnp.square(gaussian_policy.values(params, samples.observed, cfg.policy) - samples.target).sum(-1).mean()
     spread = gaussian_policy.entropy(params)
     return policy_loss + error - cfg.ppo.entropy * spread, (policy_loss, ppo.divergence(log_ratio).mean())
+
+
+def settings(cfg: AgentConfig) -> PPORivalConfig:
+    """Sizes, rates and number of updates as ours."""
+    return PPORivalConfig(cfg.policy, cfg.ppo, cfg.rounds)
+
+
+METHOD = Method(
+    "ppo",
+    settings,
+    variants={"following": {}},  # which begins with the plan that ours begins with
+    paper_label={"PPO": "ppo"},
+    tables={"rl": ("ppo",)},
+)

@@ -113,3 +113,8 @@ def no_certificate() -> Certificate:
     """Of a controller that promises nothing."""
     zero = jnp.zeros(())
     return Certificate(zero, zero, zero, zero, zero, jnp.array(False), jnp.asarray(POLICY, jnp.int32))
+
+
+def passes(cfg: AgentConfig) -> float:
+    """How often ours sees each row in an iteration, over real and imagined ones: what off-policy rivals get, too."""
+    return cfg.rounds * cfg.ppo.epochs * (1.0 + cfg.imagined)

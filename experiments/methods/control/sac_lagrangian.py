@@ -16,9 +16,11 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from experiments.methods.control import squashed_policy
+from experiments.methods.control import road_task, squashed_policy
 from experiments.methods.control.task import Experience, Task, Trajectories, Units, executed, experience, mean_cost
+from experiments.methods.method import Method
 from stream_jax.rl import ppo
+from stream_jax.rl.agent import AgentConfig
 from stream_jax.rl.policy import PolicyConfig
 from stream_jax.rl.ppo import PPOConfig
 
@@ -203,3 +205,17 @@ def _optimiser(cfg: SACConfig) -> optax.GradientTransformation:
     rates = {"actor": cfg.learning_rate, "critics": cfg.critic_rate, "log_temperature": cfg.temperature_rate}
     labels = SACParams(*SACParams._fields)
     return optax.multi_transform({name: optax.adam(rate) for name, rate in rates.items()}, labels)
+
+
+def settings(cfg: AgentConfig) -> SACConfig:
+    """Sizes, rates and passes over the data as ours."""
+    return SACConfig(cfg.policy, cfg.ppo, road_task.passes(cfg), cfg.ppo.learning_rate, cfg.ppo.critic_rate)
+
+
+METHOD = Method(
+    "sac_lagrangian",
+    settings,
+    variants={"following": {}},  # which begins with the plan that ours begins with
+    paper_label={"SAC-Lagrangian": "sac_lagrangian"},
+    tables={"rl": ("sac_lagrangian",)},
+)

@@ -9,6 +9,8 @@ from collections import deque
 
 import numpy as np
 
+from experiments.methods.control.driving import alone
+from experiments.methods.method import Method
 from sim.nema import ACTUATED, MIN_GREEN, OWN_MIN, Detectors, NemaController, Plan, existing_phases
 from sim.network import Network
 from stream_jax.task import PHASES
@@ -67,3 +69,6 @@ def sequence_greens(load: np.ndarray, exists: np.ndarray) -> np.ndarray:
 def driver() -> Splits:
     """Sees the vehicles of each phase, on the approach and waiting to enter it."""
     return Splits()
+
+
+METHOD = Method("splits", make=alone(driver))

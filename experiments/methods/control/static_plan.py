@@ -4,9 +4,12 @@ Plans of this family are the strongest that needs no learning; the zero action i
 """
 
 import math
+from functools import partial
 
 import numpy as np
 
+from experiments.methods.control.driving import alone
+from experiments.methods.method import Method
 from sim.nema import Detectors, NemaConfig, NemaController, Plan
 from sim.network import Network
 
@@ -31,3 +34,10 @@ class StaticPlan(NemaController):
 def driver(left_s: float, through_s: float, guard_s: float = math.inf) -> StaticPlan:
     """The same maximum greens at every intersection."""
     return StaticPlan(np.array([left_s, through_s] * 4), guard_s)
+
+
+MIDDLE = Method("static_20_45", make=alone(partial(driver, 20.0, 45.0)))
+SHORT = Method("static_14_32", make=alone(partial(driver, 14.0, 32.0)))
+LONG = Method("static_30_70", make=alone(partial(driver, 30.0, 70.0)))
+GUARDED = Method("static_20_45_guard", make=alone(partial(driver, 20.0, 45.0, 85.0)))
+SHORT_GUARDED = Method("static_14_32_guard", make=alone(partial(driver, 14.0, 32.0, 85.0)))

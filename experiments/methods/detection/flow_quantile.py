@@ -7,12 +7,13 @@ of training it twice.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax import Array
 from scipy.special import gammaincc
 
+from experiments.methods.method import Method
 from stream_jax.fit import TrainConfig
 from stream_jax.flows import crfn_by
 from stream_jax.flows.context import FlowData
@@ -51,3 +52,22 @@ def scores(params: FlowQuantileParams, data: FlowData, cfg: FlowQuantileConfig) 
 def tail_probability(params: FlowQuantileParams, score: np.ndarray) -> np.ndarray:
     """P(length >= score) of a standard normal vector; NaN stays NaN."""
     return gammaincc(params.num_targets / 2.0, 0.5 * np.square(np.asarray(score, np.float64)))
+
+
+def flow_alone(cfg: Any, **changes: Any) -> FlowQuantileConfig:
+    """A preset's flow with some settings changed, judged by itself and at single steps: such scores have a law."""
+    return FlowQuantileConfig(dataclasses.replace(cfg.flow.alone(), **changes), cfg.flow_training)
+
+
+METHOD = Method(
+    "flow_quantile",
+    flow_alone,
+    paper_label={"Flow (no conf.)": "flow_quantile"},  # at the tail probability 5 %
+    tables={"anomaly": ("flow_quantile",)},
+)
+# A flow whose context shows anomalous pasts, clipped, instead of leaving them out.
+CLIPPED = Method(
+    "flow_clipped", lambda cfg: flow_alone(cfg, context=dataclasses.replace(cfg.flow.context, beyond="clipped"))
+)
+# A flow over the errors of all leads jointly, D = H.
+ALL_LEADS = Method("flow_all_leads", lambda cfg: flow_alone(cfg, leads="all"))

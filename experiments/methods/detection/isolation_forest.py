@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 from sklearn.ensemble import IsolationForest
 
+from experiments.methods.method import Method
 from stream_jax.flows.context import FlowData
 
 
@@ -59,3 +60,12 @@ def _points(data: FlowData) -> np.ndarray:
     total = (own[:, index] * mask).sum(2)
     count = (observed[:, index] & mask).sum(2)
     return np.concatenate([own, total / np.maximum(count, 1)], axis=-1)
+
+
+METHOD = Method(
+    "isolation_forest",
+    IsolationForestConfig(),
+    variants={"counts": {}},
+    paper_label={"Isolation Forest": "isolation_forest"},
+    tables={"anomaly": ("isolation_forest",)},
+)

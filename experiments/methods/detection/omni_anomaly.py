@@ -28,6 +28,7 @@ from experiments.methods.detection.windows import (
     over_rows,
     window_ending_at,
 )
+from experiments.methods.method import Method
 from stream_jax.fit import Examples, TrainConfig, train
 from stream_jax.flows.context import FlowData
 
@@ -213,3 +214,12 @@ def _surprise(network: Any, values: Array, cfg: OmniAnomalyConfig) -> Array:
         return -norm.logpdf(window[-1], said.mean[:, -1], said.sd[:, -1]).mean(0)
 
     return over_rows(at, values.shape[0], SCORE_BATCH)
+
+
+METHOD = Method(
+    "omni_anomaly",
+    OmniAnomalyConfig(),
+    variants={"counts": {}},
+    paper_label={"OmniAnomaly": "omni_anomaly"},
+    tables={"anomaly": ("omni_anomaly",)},
+)

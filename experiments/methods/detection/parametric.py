@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 from scipy import stats
 
+from experiments.methods.method import Method
 from stream_jax.flows.context import FlowData
 
 
@@ -54,3 +55,7 @@ def tail_probability(params: ParametricParams, score: np.ndarray) -> np.ndarray:
 
 def _first_target(data: FlowData) -> np.ndarray:
     return np.asarray(data.z[..., 0], np.float64)
+
+
+GAUSSIAN = Method("gaussian_fitted", ParametricConfig("gaussian"))
+STUDENT_T = Method("student_t_fitted", ParametricConfig("student_t"))

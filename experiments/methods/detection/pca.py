@@ -15,6 +15,7 @@ from jax import Array
 from jax.scipy.stats import norm
 
 from experiments.methods.detection.windows import cell_scores, flat_series
+from experiments.methods.method import Method
 from stream_jax.flows.context import FlowData
 
 EPS = 1e-12
@@ -80,3 +81,11 @@ def spe_limit(eigenvalues: Array, level: float) -> Array:
 
 def _errors(centred: Array, basis: Array) -> Array:
     return centred - (centred @ basis) @ basis.T
+
+
+METHOD = Method(
+    "pca",
+    PcaConfig(),
+    variants={"counts": {}},
+    tables={"anomaly": ("pca",)},
+)

@@ -33,6 +33,7 @@ from experiments.methods.detection.windows import (
     over_rows,
     window_ending_at,
 )
+from experiments.methods.method import Method
 from stream_jax.flows.context import FlowData
 
 SCORE_BATCH = 64
@@ -195,3 +196,12 @@ def _last_errors(params: UsadParams, values: Array, cfg: UsadConfig) -> Array:
         return cfg.alpha * jnp.square(here - ours) + (1.0 - cfg.alpha) * jnp.square(here - theirs)
 
     return over_rows(at, values.shape[0], SCORE_BATCH)
+
+
+METHOD = Method(
+    "usad",
+    UsadConfig(),
+    variants={"counts": {}},
+    paper_label={"USAD": "usad"},
+    tables={"anomaly": ("usad",)},
+)

@@ -16,6 +16,7 @@ from jax import Array
 
 from experiments.methods.forecasting import neural
 from experiments.methods.forecasting.neural import NeuralConfig
+from experiments.methods.method import Method
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,3 +103,6 @@ def convolve(nodes: Array, supports: Array, weights: CellWeights) -> Array:
     """sum_k T_k x W_nk + b_n: [N, B, in] to [N, B, out]; T_0 is the identity and multiplies nothing."""
     gathered = [nodes, *(jnp.einsum("nm,mbi->nbi", support, nodes) for support in supports[1:])]
     return jnp.einsum("nbi,nio->nbo", jnp.concatenate(gathered, axis=-1), weights.kernel) + weights.bias
+
+
+METHOD = Method("agcrn", AgcrnConfig(), neural.VARIANTS, {"AGCRN + CP": "agcrn"}, tables={"forecasting": ("agcrn",)})

@@ -28,6 +28,7 @@ from experiments.methods.forecasting.profile import (
     flow_profiles,
     targets,
 )
+from experiments.methods.method import Method
 from stream_jax.fit import TrainConfig
 from stream_jax.types import Forecast, ForecastData
 
@@ -194,3 +195,12 @@ def _grow(seed: int, train: Any, val: Any, cfg: BoostedTreesConfig) -> Any:
         verbose=False,
     )
     return model.fit(train, eval_set=val, use_best_model=True)
+
+
+METHOD = Method(
+    "catboost",
+    BoostedTreesConfig(),
+    paper_label={"CatBoost + CP": "catboost"},
+    tables={"forecasting": ("catboost",)},
+    needs="catboost",
+)

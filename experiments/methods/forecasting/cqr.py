@@ -14,6 +14,7 @@ from typing import Literal
 
 from experiments.methods.forecasting import neural
 from experiments.methods.forecasting.stid import Stid, StidConfig
+from experiments.methods.method import Method
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,3 +28,6 @@ DEFAULT = CqrConfig()
 
 
 fit, fit_with_history, predict = neural.front_doors(Stid, DEFAULT)
+
+
+METHOD = Method("cqr", CqrConfig(), neural.VARIANTS)

@@ -17,6 +17,7 @@ from jax import Array
 from experiments.methods.forecasting import graph_wavenet, neural
 from experiments.methods.forecasting.graph_wavenet import GraphWaveNetConfig
 from experiments.methods.forecasting.neural import FrontDoors
+from experiments.methods.method import Method
 from stream_jax.fit import FitResult, TrainConfig
 from stream_jax.types import Forecast, ForecastData
 
@@ -93,3 +94,6 @@ def mixture(mean: Array, sigma: Array) -> Forecast:
 
 
 fit, fit_with_history, predict = ensemble_of(graph_wavenet, default=DEFAULT)
+
+
+METHOD = Method("deep_ensemble", DEFAULT)

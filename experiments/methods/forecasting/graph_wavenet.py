@@ -17,6 +17,7 @@ from experiments.methods.forecasting import neural
 from experiments.methods.forecasting.neural import NeuralConfig
 from experiments.methods.forecasting.profile import EPS
 from experiments.methods.forecasting.scale import adjacency
+from experiments.methods.method import Method
 from stream_jax.types import RoadGraph
 
 
@@ -102,3 +103,12 @@ def diffuse(nodes: Array, supports: tuple[Array, ...], order: int) -> Array:
             moved = jnp.einsum("vw,v...->w...", support, moved)
             parts.append(moved)
     return jnp.concatenate(parts, axis=-1)
+
+
+METHOD = Method(
+    "graph_wavenet",
+    GraphWaveNetConfig(),
+    neural.VARIANTS,
+    {"Graph WaveNet + CP": "graph_wavenet"},
+    tables={"forecasting": ("graph_wavenet",)},
+)

@@ -18,6 +18,7 @@ from experiments.methods.forecasting.profile import (
     targets,
     with_sigma,
 )
+from experiments.methods.method import Method
 from stream_jax.types import Forecast, ForecastData
 
 
@@ -52,3 +53,6 @@ def _average(data: ForecastData, origins: Array, cfg: HistoricalAverageConfig) -
     by_week, _, by_day, plain = flow_profiles(data, cfg, cfg.profile, reach=0, most=0)
     average = back_off(by_week, back_off(by_day, plain, 0.0), 0.0).mean  # [L, N]
     return average[origins[:, None] + 1 + jnp.arange(cfg.horizon)]
+
+
+METHOD = Method("historical_average", HistoricalAverageConfig(), tables={"forecasting": ("historical_average",)})

@@ -30,6 +30,7 @@ from experiments.methods.forecasting.profile import (
     with_sigma,
 )
 from experiments.methods.forecasting.scaled_profile import scaled
+from experiments.methods.method import Method
 from stream_jax.types import Forecast, ForecastData
 
 DAY_TYPE_STRENGTH = 1.0
@@ -160,3 +161,6 @@ def _apply(
         return jnp.maximum(rows.base + correction, 0.0) * scale
 
     return jax.lax.map(at_origin, origins)
+
+
+METHOD = Method("linear_ar", LinearArConfig(), tables={"forecasting": ("linear_ar",)})

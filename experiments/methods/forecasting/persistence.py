@@ -14,6 +14,7 @@ from experiments.methods.forecasting.profile import (
     targets,
     with_sigma,
 )
+from experiments.methods.method import Method
 from stream_jax.types import Forecast, ForecastData
 
 
@@ -52,3 +53,6 @@ def _newest(fallback: Array, data: ForecastData, origins: Array, cfg: Persistenc
     newest = jnp.take_along_axis(flow[step], first_seen, axis=1)[:, 0]  # [W, N]
     mean = jnp.where(seen.any(axis=1), newest, fallback)
     return jnp.repeat(mean[:, None], cfg.horizon, axis=1)
+
+
+METHOD = Method("persistence", PersistenceConfig(), tables={"forecasting": ("persistence",)})

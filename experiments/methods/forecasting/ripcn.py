@@ -39,6 +39,7 @@ from experiments.methods.forecasting.neural import Head, Model, NeuralParams, Sh
 from experiments.methods.forecasting.profile import EPS, TARGET, targets
 from experiments.methods.forecasting.road_impedance import ImpedanceConfig, Roads, gather, impedance, read_roads
 from experiments.methods.forecasting.scale import Scale
+from experiments.methods.method import Method
 from stream_jax.fit import FitResult, TrainConfig
 from stream_jax.types import Forecast, ForecastData
 
@@ -277,3 +278,11 @@ def _matched(nodes: Array, width: int) -> Array:
 
 HEAD = Head(_moments, _penalty)
 _NETWORK = neural.front_doors(Ripcn, DEFAULT, read_roads, HEAD)
+
+
+METHOD = Method(
+    "ripcn",
+    RipcnConfig(),
+    paper_label={"RIPCN": "ripcn"},
+    tables=dict.fromkeys(("forecasting", "cross_dataset", "datasets"), ("ripcn",)),
+)

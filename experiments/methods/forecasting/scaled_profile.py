@@ -26,6 +26,7 @@ from experiments.methods.forecasting.profile import (
     targets,
     with_sigma,
 )
+from experiments.methods.method import Method
 from stream_jax.types import Forecast, ForecastData
 
 
@@ -121,3 +122,6 @@ def _losses(data: ForecastData, profile: Profile, period: Array, strength: Array
         return mean_square(scaled(data, profile, data.val, *option, cfg), target, mask)
 
     return jax.lax.map(loss, (period, strength))
+
+
+METHOD = Method("scaled_profile", ScaledProfileConfig(), tables={"forecasting": ("scaled_profile",)})

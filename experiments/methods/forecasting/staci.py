@@ -37,6 +37,7 @@ from experiments.methods.forecasting.agcrn import AgcrnConfig
 from experiments.methods.forecasting.joint_sets import JointSets, Shape
 from experiments.methods.forecasting.neural import NeuralParams
 from experiments.methods.forecasting.profile import EPS, targets
+from experiments.methods.method import Method
 from stream_jax.conformal.intervals import ConformalConfig
 from stream_jax.fit import FitResult, TrainConfig
 from stream_jax.types import Forecast, ForecastData, RoadGraph
@@ -214,3 +215,11 @@ def _by_horizon(*arrays: Array) -> tuple[Array, ...]:
 def _spread(params: StaciParams) -> Array:
     """Standard deviation of each cell's errors in units of the network's sigma, [..., H, N]."""
     return jnp.sqrt(jnp.diagonal(params.covariance, axis1=-2, axis2=-1))
+
+
+METHOD = Method(
+    "staci",
+    StaciConfig(),
+    paper_label={"STACI": "staci"},
+    tables=dict.fromkeys(("forecasting", "cross_dataset", "datasets"), ("staci",)),
+)

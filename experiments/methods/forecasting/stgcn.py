@@ -18,6 +18,7 @@ from experiments.methods.forecasting.agcrn import chebyshev
 from experiments.methods.forecasting.neural import NeuralConfig
 from experiments.methods.forecasting.profile import EPS
 from experiments.methods.forecasting.scale import adjacency
+from experiments.methods.method import Method
 from stream_jax.types import ForecastData
 
 
@@ -128,3 +129,6 @@ def scaled_laplacian(weights: Array) -> Array:
 
 
 fit, fit_with_history, predict = neural.front_doors(Stgcn, DEFAULT, graph_kernels)
+
+
+METHOD = Method("stgcn", StgcnConfig(), neural.VARIANTS, {"STGCN + CP": "stgcn"}, tables={"forecasting": ("stgcn",)})

@@ -16,6 +16,7 @@ from jax import Array
 
 from experiments.methods.forecasting import neural
 from experiments.methods.forecasting.neural import NeuralConfig
+from experiments.methods.method import Method
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,3 +67,6 @@ class Stid(nn.Module):
 
 
 fit, fit_with_history, predict = neural.front_doors(Stid, DEFAULT)
+
+
+METHOD = Method("stid", StidConfig(), neural.VARIANTS)

@@ -14,6 +14,7 @@ from jax import Array
 
 from experiments.methods.forecasting import neural
 from experiments.methods.forecasting.neural import NeuralConfig
+from experiments.methods.method import Method
 from stream_jax.gnn.attention import AttentionConfig, Neighbours, PUGATLayer, neighbour_table
 
 
@@ -55,4 +56,13 @@ class TemperatureGat(nn.Module):
 
 fit, fit_with_history, predict = neural.front_doors(
     TemperatureGat, DEFAULT, lambda data, cfg: neighbour_table(data.graph)
+)
+
+
+METHOD = Method(
+    "temperature_gat",
+    TemperatureGatConfig(),
+    neural.VARIANTS,
+    {"Temp-scaled GAT": "temperature_gat"},
+    tables={"forecasting": ("temperature_gat",)},
 )

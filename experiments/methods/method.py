@@ -1,0 +1,21 @@
+"""What the rest of the project knows of a method: one record at the end of its file."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Method(NamedTuple):
+    """A forecaster, a detector or a controller: its names and where they are shown."""
+
+    name: str  # on command lines and in rows
+    config: Any = None  # settings as published, or a function of the preset's settings
+    variants: Mapping[str, Mapping[str, Any]] = {}
+    paper_label: Mapping[str, str] = {}
+    tables: Mapping[str, tuple[str, ...]] = {}
+    make: Any = None  # a controller without learning: (name, road, vehicles per hour, folder) -> drives.Method
+    needs: str | None = None  # a package that may be missing
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What can be asked for."""
+        return (self.name, *(f"{self.name}:{variant}" for variant in self.variants))
