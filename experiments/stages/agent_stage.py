@@ -16,7 +16,7 @@ from data.loader import TrafficDataset
 from experiments.cli.networks import control_folder, grid_name, network_name
 from experiments.cli.options import RunOptions
 from experiments.evaluation.drives import Scores, by_hour, summarise, take_over
-from experiments.presets import experiment_config
+from experiments.presets import AGENT_SEEDS, TRAINING_LEVEL, experiment_config
 from experiments.report import agent_figures
 from experiments.stages import agent_road, agents, final_controllers, learners, system
 from experiments.stages.agent_road import CityDays, Site
@@ -33,8 +33,6 @@ from stream_jax.checkpoint import System
 from stream_jax.rl import trial
 from stream_jax.rl.agent import AgentConfig
 from stream_jax.task import GREENS, PRICES, SPACES, ActionSpace
-
-TRAINING_LEVEL = "heavy"  # where agents learn; elsewhere the same controller is evaluated as it is
 
 
 class Team(NamedTuple):
@@ -85,7 +83,7 @@ def team_of(
 ) -> Team:
     """Says what is missing, of the controllers `names` or upstream, before anything is computed."""
     action, training = chosen_action(args, names), DEMAND_LEVELS[TRAINING_LEVEL]
-    seeds, folder = args.seeds or agents.SEEDS[args.preset], control_folder(out, network_name(args))
+    seeds, folder = args.seeds or AGENT_SEEDS[args.preset], control_folder(out, network_name(args))
     for path in [path for name in names for path in _files(args.trained, name, seeds, action)] if args.trained else ():
         final_controllers.content(path)
     cities = cities_of([OURS, *names], partial(_city, dataset, out, args, road, console))

@@ -9,23 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments import presets
 from experiments.methods import catalogue
 from experiments.stages import agent_road
 from experiments.stages.agent_road import Site
 from sim import loop as sim_loop
 from sim.demand import DemandLevel
 from stream_jax import store
-from stream_jax.fit import TrainConfig
 from stream_jax.rl import bounds, certificate, lyapunov, lycon_wrl_plus, trial, verification, world_model
 from stream_jax.rl.agent import Agent, AgentConfig, TrialConfig
 from stream_jax.rl.episodes import Episode, flat_transitions
 from stream_jax.rl.learning import Collect
-from stream_jax.rl.lyapunov import LyapunovConfig, LyapunovParams
-from stream_jax.rl.objective import RewardConfig
-from stream_jax.rl.policy import PolicyConfig
-from stream_jax.rl.ppo import PPOConfig
-from stream_jax.rl.safety import DEFAULT_PLAN, SafetyConfig
-from stream_jax.rl.world_network import WorldConfig
+from stream_jax.rl.lyapunov import LyapunovParams
+from stream_jax.rl.safety import DEFAULT_PLAN
 from stream_jax.task import GREENS, ActionSpace, violation
 
 OURS = "lycon_wrl_plus"
@@ -37,51 +33,8 @@ LEARNING_PART = "val"  # of the recording: the upstream models have not been tra
 VARIANTS = {name: dict(one.variants.get(name.partition(":")[2], {})) for one in RECORDS.values() for name in one.names}
 # How the cells' uncertainties add up at an intersection; ours is the kernel exp(-distance / length).
 COVARIANCES = {name: changes.pop("covariance") for name, changes in VARIANTS.items() if "covariance" in changes}
-SEEDS = {"smoke": 1, "default": 1, "paper": 5}  # agents that are trained unless --seeds says otherwise
 TRIED = 0.5  # share of the busy hours in which plans are tried, the busiest: the others say little about them
 TIGHTENING = 0.85  # agents learn to keep this share of the limits on queue and wait, so that noise does not break them
-
-AGENTS = {
-    "smoke": AgentConfig(
-        policy=PolicyConfig(hidden=16, layers=1),
-        trial=TrialConfig(hours=2),
-        ppo=PPOConfig(epochs=1, minibatch=64),
-        world=WorldConfig(members=2, hidden=16, layers=1, horizon=3, held_out_block=2),
-        world_training=TrainConfig(learning_rate=1e-3, batch=8, epochs=2, patience=2),
-        lyapunov=LyapunovConfig(held_out_block=2),
-        lyapunov_training=TrainConfig(learning_rate=1e-3, batch=16, epochs=2, patience=2),
-        safety=SafetyConfig(num_projections=2),
-        iterations=1,
-        episodes=4,
-        rounds=1,
-        validation_episodes=2,
-        validate_every=1,
-    ),
-    # Discount and trace are shorter than usual: a plan shows within minutes, and what comes later is noise to it.
-    "default": AgentConfig(
-        policy=PolicyConfig(std=0.35, std_bounds=(0.05, 0.6)),
-        reward=RewardConfig(discount=0.95, cost_sharpness=4.0, reward_clip=3.0),
-        trial=TrialConfig(hours=24),
-        ppo=PPOConfig(discount=0.95, trace=0.8, learning_rate=1e-3, epochs=6, largest_divergence=0.02),
-        world_training=TrainConfig(learning_rate=2e-3, batch=64, epochs=40, patience=6),
-        safety=SafetyConfig(resolution=1.0),
-        iterations=3,
-        episodes=8,
-        hold=5,
-        rounds=4,
-        margin="mean",  # a conformal margin covers single steps, but leaves next to none of them feasible
-        validation_episodes=8,
-        validate_every=1,
-    ),
-    "paper": AgentConfig(
-        trial=TrialConfig(hours=192),
-        safety=SafetyConfig(resolution=1.0),
-        iterations=50,
-        episodes=20,
-        validation_episodes=20,
-        validate_every=10,
-    ),
-}
 
 
 def agent_config(name: str, preset: str, level: DemandLevel, action: ActionSpace = GREENS) -> AgentConfig:
@@ -89,7 +42,7 @@ def agent_config(name: str, preset: str, level: DemandLevel, action: ActionSpace
 
     The plan of the trial is one of greens: who sets prices has no trial, and its episodes are there to learn from.
     """
-    cfg, changes = AGENTS[preset], dict(VARIANTS[name])
+    cfg, changes = presets.AGENTS[preset], dict(VARIANTS[name])
     reward = dataclasses.replace(cfg.reward, **changes.pop("reward", {}))
     limits = dataclasses.replace(
         level.limits, queue=TIGHTENING * level.limits.queue, wait=TIGHTENING * level.limits.wait

@@ -13,13 +13,14 @@ from data import loader
 from data.errors import DataError
 from data.loader import TrafficDataset
 from experiments.cli.networks import city_of, control_folder, grid_side, network_name
-from experiments.cli.options import SIDES, RunOptions
+from experiments.cli.options import RunOptions
 from experiments.evaluation import curves, results
 from experiments.evaluation.drives import NOTHING, Scores, by_hour, evaluate, hourly, in_hindsight, summarise
 from experiments.methods.control.controllers import NAMES, REFERENCE, make_method
+from experiments.presets import CONTROL, ControlConfig
 from experiments.report import control_figures
 from experiments.stages import agent_stage
-from experiments.stages.agent_stage import TRAINING_LEVEL, Drive, Judge, Taught, Team
+from experiments.stages.agent_stage import Drive, Judge, Taught, Team
 from experiments.stages.agents import OURS, VARIANTS
 from experiments.tables.control_tables import HINDSIGHT
 from sim.city_road import (
@@ -32,10 +33,10 @@ from sim.city_road import (
     keep_network,
     vehicles_per_hour,
 )
-from sim.demand import DEMAND_LEVELS, DemandConfig, DemandLevel
+from sim.demand import DEMAND_LEVELS, DemandLevel
 from sim.loop import Episode
 from sim.nema import existing_phases
-from sim.network import GridConfig, Network
+from sim.network import Network
 from sim.session import Scenario
 
 CURVE = "curve"  # the metric of what is no number but a point of a learning curve
@@ -51,27 +52,9 @@ SHOWN = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class ControlConfig:
-    """Sizes of the evaluation."""
-
-    grid: GridConfig = GridConfig()
-    demand: DemandConfig = DemandConfig()
-    episodes: int = 20  # of each controller at each level
-    levels: tuple[str, ...] = (TRAINING_LEVEL,)  # "all" on the command line is every level and every controller
-    controllers: tuple[str, ...] = (REFERENCE, "guarded_max_pressure", "fixed_time", "following_plan", OURS)
-
-
-PRESETS = {
-    "smoke": ControlConfig(GridConfig(size=SIDES["smoke"]), DemandConfig(warmup_s=60, duration_s=300), episodes=2),
-    "default": ControlConfig(),
-    "paper": ControlConfig(episodes=100, levels=tuple(DEMAND_LEVELS), controllers=(*NAMES, OURS)),
-}
-
-
 def control(args: RunOptions, out: Path, console: Console) -> Path:
     """Evaluates the controllers on the dataset in `<out>/data`; returns the results file."""
-    preset = PRESETS[args.preset]
+    preset = CONTROL[args.preset]
     names, learned = chosen_controllers(args.controllers or preset.controllers)
     dataset = loader.load(out / "data")
     cfg, folder = control_config(args, dataset.manifest["bin_s"]), control_folder(out, network_name(args))
@@ -205,7 +188,7 @@ def chosen_levels(names: Sequence[str]) -> Sequence[str]:
 
 def control_config(args: RunOptions, bin_s: int) -> ControlConfig:
     """The preset with what the command line and the recording's step override."""
-    cfg = PRESETS[args.preset]
+    cfg = CONTROL[args.preset]
     demand = dataclasses.replace(cfg.demand, bin_s=bin_s)
     grid = dataclasses.replace(cfg.grid, size=grid_side(args))
     return dataclasses.replace(cfg, grid=grid, demand=demand, episodes=args.episodes or cfg.episodes)

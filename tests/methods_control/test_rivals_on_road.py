@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from data.errors import DataError
+from experiments import presets
 from experiments.cli.options import RunOptions
 from experiments.evaluation import drives as evaluation
 from experiments.evaluation import results
@@ -267,7 +268,7 @@ def test_a_rival_that_has_kept_its_start_has_the_episodes_of_the_default_plan(tm
 
 
 def test_rivals_are_not_in_the_default_list():
-    for names in (["all"], *(preset.controllers for preset in control_stage.PRESETS.values())):
+    for names in (["all"], *(preset.controllers for preset in presets.CONTROL.values())):
         assert control_stage.chosen_controllers(names)[1] == [agents.OURS]
     assert control_stage.chosen_controllers(["cpo", "ppo"]) == ([], ["cpo", "ppo"])
     with pytest.raises(DataError, match="trpo"):
