@@ -48,7 +48,7 @@ Goes from raw recordings to results. Each stage reads what the one before it wro
 CONTROLLERS_HELP = (
     f"controllers to compare, without learning {', '.join(catalogue.CONTROLLERS)}; learned "
     f"{', '.join(catalogue.LEARNERS)} (lycon_wrl_plus and four without learning); <name>:<variant> changes one thing, "
-    "such as lycon_wrl_plus:no_lyapunov, or ppo:following (with --action greens); a variant that does not exist lists all"
+    "such as lycon_wrl_plus:no_lyapunov, or ppo:following (with --action greens); one that does not exist lists all"
 )
 DETECTORS_HELP = (
     f"detectors to set beside CRFN-BY: {', '.join(catalogue.DETECTORS)} (none); those with a threshold of their own "

@@ -14,7 +14,7 @@ FOLDER = "curves"
 COLUMNS = "columns"
 OVER = "over"  # what the points follow: the name of the first column
 LEARNING, LEAD, LOAD, LEVEL = "iteration", "lead", "load", "level"
-OF_LEARNERS = (*results.Facts._fields, "method", "seed", "level", "network", "trained_on")
+OF_LEARNERS = (*results.Facts._fields, "method", "seed", "level", "network", "action", "trained_on")
 FIELDS = (*results.Row._fields, OVER, COLUMNS)
 
 

@@ -68,6 +68,13 @@ class Facts(NamedTuple):
     jax: str | None = None
     intersections: int | None = None
     ticks: int | None = None
+    settings: str | None = None  # hash of everything that an episode of a benchmark depends on
+    sumo: str | None = None  # its version
+    decision_s: int | None = None  # of a benchmark's map: what its protocol says
+    yellow_s: int | None = None
+    all_red_s: int | None = None
+    reach_m: float | None = None
+    teleport_s: int | None = None
 
 
 FIELDS = (*Facts._fields, *Row._fields)

@@ -3,9 +3,8 @@
 import base64
 import html
 import json
-import string
-from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,12 +15,11 @@ from experiments.cli.options import RunOptions
 from experiments.evaluation import curves
 from experiments.report import curves as report_curves
 from experiments.report import map as report_map
-from experiments.report.html import cards, details, json_block, markdown, section
+from experiments.report.html import PAGE, details, json_block, markdown, page
 from experiments.tables import control_tables, ours, paper, readme_tables
 from experiments.tables import render as tables
 from stream_jax import store
 
-PAGE = resources.files("experiments.report") / "page"
 FIGURES = {
     "forecast": ("calibration", "coverage_over_time", "width_map", "examples"),
     "detect": ("fdr_and_power", "null_p_values", "recall_by_kind", "detections"),
@@ -40,55 +38,56 @@ def report(args: RunOptions, out: Path, console: Console) -> Path:
     data = {"city": report_map.city(out, dataset), "road": report_map.road(control, args.demand_factor)}
     data["curves"] = report_curves.curves(out, curves.learning(out / "results" / name / "control.jsonl", network))
     title = f"{name}: forecast, detect, control" + (f" on {network}" if network else "")
-    page = string.Template((PAGE / "template.html").read_text()).substitute(
-        title=html.escape(title),
+    manifest = dataset.manifest
+    shown = book | {(name, "control"): controlled}
+    about = f"{manifest['cells']} cells, {manifest['steps']:,} steps of {manifest['bin_s'] // 60} minutes from "
+    text = page(
+        title=title,
         style=(PAGE / "style.css").read_text(),
         script=(PAGE / "page.js").read_text(),
+        banner=REFUSED if manifest["data"] == "synthetic" else "",
+        about=about + f"{manifest['start'][:10]}, {manifest['data']} data.",
+        headlines=headlines(shown, name),
+        parts=parts_of(dataset, book, controlled, data, out, control),
         data=json.dumps(data, separators=(",", ":")).replace("</", "<\\/"),
-        body=body(title, dataset, book, controlled, data, out, control),
     )
     path = report_file(out, network)
-    store.write_text(path, page)
-    console.print(f"report: {escape(str(path))}   ({len(page) / 1e6:.1f} MB, opens without a network)", highlight=False)
+    store.write_text(path, text)
+    console.print(f"report: {escape(str(path))}   ({len(text) / 1e6:.1f} MB, opens without a network)", highlight=False)
     return path
 
 
-def body(
-    title: str,
-    dataset: loader.TrafficDataset,
-    book: ours.Book,
-    controlled: list[dict],
-    data: dict,
-    out: Path,
-    control: Path,
-) -> str:
+class Part(NamedTuple):
+    """A section of the page, and the link to it."""
+
+    place: str
+    word: str  # of the link
+    title: str
+    content: str  # HTML
+
+
+def parts_of(
+    dataset: loader.TrafficDataset, book: ours.Book, controlled: list[dict], data: dict, out: Path, control: Path
+) -> list[Part]:
     """The page from top to bottom; the paper's tables alone are always about the preset's own grid.
 
     Args:
         controlled: rows of the network that is shown.
         control: folder of its control stage.
     """
-    manifest = dataset.manifest
-    name = manifest["dataset"]
+    name = dataset.manifest["dataset"]
     shown = book | {(name, "control"): controlled}
-    parts = [
-        section("forecast", "Forecasts", _block(shown, name, "forecast") + _figures(out / "forecast", "forecast")),
-        section("detect", "Detections", _block(shown, name, "detect") + _figures(out / "detect", "detect")),
-        section("control", "Signals", _road(data) + _block(shown, name, "control") + _figures(control, "control")),
-        section("learning", "Learning", _curves(data["curves"]) + _verdicts(controlled)),
-        section("paper", "Paper and ours", _paper(book, name)),
-        section("data", "Where the data come from", _provenance(manifest)),
-        section("config", "Configuration", _configs(out)),
+    block = lambda stage, folder: _block(shown, name, stage) + _figures(folder, stage)  # noqa: E731
+    return [
+        Part("city", "City", "One day in the city", _city(data)),
+        Part("forecast", "Forecasts", "Forecasts", block("forecast", out / "forecast")),
+        Part("detect", "Detections", "Detections", block("detect", out / "detect")),
+        Part("control", "Signals", "Signals", _road(data) + block("control", control)),
+        Part("learning", "Learning", "Learning", _curves(data["curves"]) + _verdicts(controlled)),
+        Part("paper", "Paper and ours", "Paper and ours", _paper(book, name)),
+        Part("data", "Data", "Where the data come from", _provenance(dataset.manifest)),
+        Part("config", "Configuration", "Configuration", _configs(out)),
     ]
-    first = section("city", "One day in the city", _city(data))
-    links = [("city", "City"), ("forecast", "Forecasts"), ("detect", "Detections"), ("control", "Signals")]
-    links += [("learning", "Learning"), ("paper", "Paper and ours"), ("data", "Data"), ("config", "Configuration")]
-    nav = "".join(f'<a href="#{place}">{word}</a>' for place, word in links)
-    banner = f'<div class="banner" role="note">{REFUSED}</div>' if manifest["data"] == "synthetic" else ""
-    about = f"{manifest['cells']} cells, {manifest['steps']:,} steps of {manifest['bin_s'] // 60} minutes from "
-    about += f"{manifest['start'][:10]}, {manifest['data']} data."
-    head = f"<header>{banner}<h1>{html.escape(title)}</h1><p>{about}</p><nav>{nav}</nav></header>"
-    return head + cards(headlines(shown, name)) + first + "".join(parts)
 
 
 def headlines(book: ours.Book, name: str) -> list[tuple[str, str, str]]:

@@ -204,5 +204,5 @@ def test_cells_are_drawn_north_up_and_keep_their_proportions():
 
 def test_our_markdown_becomes_a_table_with_escaped_text():
     made = report_html.markdown("**Title** <x>\n\n| a | b |\n|---|---|\n| `m` | **1** |\n")
-    assert made.startswith("<p><b>Title</b> &lt;x&gt;</p>")
-    assert "<th>a</th><th>b</th>" in made and "<td><code>m</code></td><td><b>1</b></td>" in made
+    assert made.startswith("<p><strong>Title</strong> &lt;x&gt;</p>")
+    assert "<th>a</th><th>b</th>" in made and "<td><code>m</code></td><td><strong>1</strong></td>" in made
