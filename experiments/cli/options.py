@@ -18,11 +18,8 @@ ACTIONS = ("prices", "greens")  # what learned controllers tell the signals
 LEVELS = ("moderate", "heavy", "overload", "all")  # of demand
 PRESETS = ("smoke", "default", "paper")
 SIDES = {"smoke": 2, "default": 4, "paper": 4}  # intersections a side of each preset's grid
-_DETECT, _CONTROL = ("etl", "forecast", "detect"), ("etl", "forecast", "detect", "control")
 # What has to be there before a table can be drawn.
-TABLE_STAGES = dict.fromkeys(("forecasting", "cross_dataset", "aci", "clusters", "gamma", "delta"), _DETECT[:2])
-TABLE_STAGES |= dict.fromkeys(("anomaly", "trimming", "p_values", "dependence", "events", "latency"), _DETECT)
-TABLE_STAGES |= dict.fromkeys(("rl", "ablation", "covariance", "eps_floor", "lyapunov", "datasets"), _CONTROL)
+TABLE_STAGES = {name: STAGES[: STAGES.index(table.stage) + 1] for name, table in paper.TABLES.items()}
 
 METHODS_HELP = (
     f"forecasters to compare: {', '.join(catalogue.FORECASTERS)} (the references persistence, historical_average, "

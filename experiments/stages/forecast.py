@@ -96,16 +96,18 @@ def print_table(rows_file: Path, dataset: loader.TrafficDataset, preset: str, co
     table.add_column("method", no_wrap=True)
     for name in SHOWN:
         table.add_column(name, justify="right")
-    rows = [row for row in results.read_rows(rows_file) if row["preset"] == preset and row["fold"] == "all"]
-    rows = [row for row in rows if row["data_hash"] == dataset.manifest["content_hash"]]
-    for method in dict.fromkeys(row["method"] for row in rows if row["method"] != "comparison"):
-        cells = []
-        for name in SHOWN:
-            values = [float(row["value"]) for row in rows if row["method"] == method and row["metric"] == name]
-            spread = f" ±{results.half_width(values):.3f}" if len(values) > 1 else ""
-            cells.append(f"{np.mean(values):.3f}{spread}" if values else "")
+    rows = results.frame(rows_file)
+    mark = dataset.manifest["content_hash"]
+    rows = rows[
+        (rows.preset == preset) & (rows.fold == "all") & (rows.data_hash == mark) & (rows.method != "comparison")
+    ]
+    values = rows.assign(value=rows["value"].astype(float)).groupby(["method", "metric"], sort=False)["value"].agg(list)
+    for method in rows["method"].unique():
+        found = [values.get((method, name), []) for name in SHOWN]
+        spread = [f" ±{results.half_width(some):.3f}" if len(some) > 1 else "" for some in found]
+        cells = [f"{np.mean(some):.3f}{half}" if some else "" for some, half in zip(found, spread, strict=True)]
         table.add_row(method, *cells)
-    floors = {float(row["value"]) for row in rows if row["metric"] == "noise_floor"}
+    floors = set(rows[rows.metric == "noise_floor"]["value"].astype(float))
     console.print(table)
     if floors:
         console.print(f"counting-noise floor of NRMSE, sqrt(mean flow) / mean flow: {max(floors):.3f}")

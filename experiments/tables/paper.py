@@ -22,6 +22,7 @@ class PaperTable(NamedTuple):
     columns: tuple[str, ...]  # the first says what the rows are
     rows: dict[str, tuple]  # one cell for each further column
     doubts: tuple[Doubt, ...] = ()
+    stage: str = "control"  # the last that has to run before it can be drawn
 
 
 TABLES = {
@@ -43,6 +44,7 @@ TABLES = {
             Doubt(("MAE",), (), "the same multiple of NRMSE in all rows, to 0.6 %"),
             Doubt(("RIW", "efficiency"), (), "90 % coverage at these NRMSE needs about twice the width"),
         ),
+        stage="forecast",
     ),
     "cross_dataset": PaperTable(
         "tab:cross_dataset",
@@ -50,6 +52,7 @@ TABLES = {
         ("method", "T-Drive", "GeoLife", "Porto", "Manhattan"),
         {"STACI": (1.89, 1.76, 1.82, 1.71), "RIPCN": (1.73, 1.68, 1.75, 1.64), "PU-GAT+": (2.13, 1.95, 2.01, 1.89)},
         (Doubt(("T-Drive", "GeoLife", "Porto", "Manhattan"), (), "the widths are too small for NRMSE"),),
+        stage="forecast",
     ),
     "anomaly": PaperTable(
         "tab:anomaly",
@@ -68,6 +71,7 @@ TABLES = {
             Doubt(("FDR",), ("CRFN + BH", "CRFN-BY"), "not 1 - precision as in the rows above"),
             Doubt(("event FDR",), ("CRFN + BH", "CRFN-BY"), "unlogged events count as false"),
         ),
+        stage="detect",
     ),
     "rl": PaperTable(
         "tab:rl",
@@ -86,6 +90,7 @@ TABLES = {
             Doubt(("violations per episode",), (), "equals 1 - safety in every row: one indicator under two names"),
             Doubt(("rho_Lyap",), (), "the share of falling steps is one half in any stationary regime"),
         ),
+        stage="control",
     ),
     "latency": PaperTable(
         "tab:runtime",
@@ -99,6 +104,7 @@ TABLES = {
             "RL action selection": (8.2, 0.356),
             "Total": (23.0, 1.0),
         },
+        stage="detect",
     ),
     "ablation": PaperTable(
         "tab:ablation",
@@ -123,12 +129,14 @@ TABLES = {
             Doubt(("NRMSE", "coverage"), ("w/o trimmed calibration",), "trimming is downstream of the forecast"),
             Doubt(("FDR",), ("w/o trimmed calibration",), "trimming can only add rejections"),
         ),
+        stage="control",
     ),
     "covariance": PaperTable(
         "tab:cov_ablation",
         "Covariance of the cells around an intersection",
         ("covariance", "reward", "safety"),
         {"Diagonal": (14.3, 0.931), "Distance kernel": (15.1, 0.952), "Learned": (15.4, 0.958)},
+        stage="control",
     ),
     "eps_floor": PaperTable(
         "tab:eps_floor",
@@ -144,6 +152,7 @@ TABLES = {
             Doubt(("safety",), (), "the floor is used after the fact and cannot change a rollout"),
             Doubt(("eps*",), (), "does not follow from the constants that the paper states"),
         ),
+        stage="control",
     ),
     "aci": PaperTable(
         "tab:aci_sensitivity",
@@ -157,6 +166,7 @@ TABLES = {
             "0.2": (0.878, 0.48, "very high"),
         },
         (Doubt(("coverage",), ("0.2",), "the long-run identity allows this only over fewer than 250 steps"),),
+        stage="forecast",
     ),
     "clusters": PaperTable(
         "tab:cluster_sensitivity",
@@ -170,6 +180,7 @@ TABLES = {
             "30": (0.916, 2.08, 9),
         },
         (Doubt(("smallest cluster",), (), "always floor(293 / K): equal parts, not k-means"),),
+        stage="forecast",
     ),
     "trimming": PaperTable(
         "tab:trim_sensitivity",
@@ -183,6 +194,7 @@ TABLES = {
             "0.1": (0.036, 0.032, 0.61),
         },
         (Doubt(("FDR", "event FDR", "recall"), (), "trimming lowers every p-value, so these can only grow"),),
+        stage="detect",
     ),
     "gamma": PaperTable(
         "tab:gamma_values",
@@ -194,18 +206,21 @@ TABLES = {
             "3": (1.12, 0.15, -0.23, 0.52),
             "sign flips": (0.0, None, 0.23, None),
         },
+        stage="forecast",
     ),
     "delta": PaperTable(
         "tab:delta_sensitivity",
         "Self-loop bias delta on T-Drive",
         ("delta", "NRMSE", "coverage"),
         {"-1": (0.268, 0.908), "0": (0.261, 0.911), "1": (0.259, 0.912), "learned": (0.254, 0.914)},
+        stage="forecast",
     ),
     "p_values": PaperTable(
         "tab:pvalue_methods",
         "Where the p-values come from",
         ("p-values", "FDR", "recall"),
         {"Parametric Gaussian": (0.068, 0.76), "Parametric Student-t": (0.061, 0.74), "Conformalized": (0.041, 0.72)},
+        stage="detect",
     ),
     "lyapunov": PaperTable(
         "tab:lyapunov_ablation",
@@ -218,6 +233,7 @@ TABLES = {
             "Hard": (15.1, 0.952, 0.923),
         },
         (Doubt(("rho_Lyap",), (), "the share of falling steps is one half in any stationary regime"),),
+        stage="control",
     ),
     "dependence": PaperTable(
         "tab:dependence",
@@ -231,6 +247,7 @@ TABLES = {
             "20 x 4": (0.48, 0.093, 0.045),
         },
         (Doubt(("FDR of BH", "FDR of BY"), (), "resampling leaves a mean alone whatever the block"),),
+        stage="detect",
     ),
     "datasets": PaperTable(
         "tab:full_results",
@@ -251,6 +268,7 @@ TABLES = {
             "Manhattan, STREAM-RL": (0.278, 0.909, 0.48, 1.89, 0.046, 0.68, 12.4, 0.923),
         },
         (Doubt(("RIW", "efficiency"), (), "90 % coverage at these NRMSE needs about twice the width"),),
+        stage="control",
     ),
     "events": PaperTable(
         "tab:real_events",
@@ -272,6 +290,7 @@ TABLES = {
             "Overall": (23, 0.74, 156, 0.72, 89, 0.68),
         },
         (Doubt(("Manhattan recall",), ("Overall",), "the rows above sum to 61 of 89, which is 0.685"),),
+        stage="detect",
     ),
 }
 
