@@ -9,9 +9,9 @@ class Method(NamedTuple):
 
     name: str  # on command lines and in rows
     config: Any = None  # settings as published, or a function of the preset's settings
-    variants: Mapping[str, Mapping[str, Any]] = {}
-    paper_label: Mapping[str, str] = {}
-    tables: Mapping[str, tuple[str, ...]] = {}
+    variants: Mapping[str, Mapping[str, Any]] = {}  # of `name:variant`: what it changes in the settings
+    paper_label: Mapping[str, str] = {}  # rows of the paper's tables -> what our rows for them are called
+    tables: Mapping[str, tuple[str, ...]] = {}  # of the paper that are run with it -> names to run
     make: Any = None  # a controller without learning: (name, road, vehicles per hour, folder) -> drives.Method
     needs: str | None = None  # a package that may be missing
 
