@@ -1,26 +1,52 @@
-"""What the tests share: one small Spark session for all of them, and a console that writes to memory."""
+"""What the tests share: compiled programs on disk, one Spark session, and a console that writes to memory."""
 
 import gc
 import io
 import os
-import tempfile
+import platform
+import re
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 
-import jax
-import pytest
-from pyspark.sql import SparkSession
-from rich.console import Console
+from experiments.cli import compiled
 
-from data.spark_etl.session import spark_session
-
-os.environ["JAX_PLATFORMS"] = "cpu"  # read when jax first asks for a device, which is later than this
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stream_jax"
+os.environ["JAX_PLATFORMS"] = "cpu"
 # The tests compile much and compute little: without XLA's costly passes they take half the time.
-jax.config.update("jax_disable_most_optimizations", True)
-# Many tests compile what others have compiled: each process keeps its programs on disk for as long as it lives.
-PROGRAMS = tempfile.TemporaryDirectory(prefix="stream_jax_programs_", ignore_cleanup_errors=True)
-jax.config.update("jax_compilation_cache_dir", PROGRAMS.name)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+# What one test has compiled is read from disk by every other, by the commands that tests start, and by the next run.
+os.environ.setdefault(compiled.FOLDER, str(CACHE / f"tests-{platform.node()}"))
+compiled.keep()  # before jax is imported: it reads its environment then
+# A Java machine that lives for a minute gains nothing from its second compiler and its parallel collector.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
+from pyspark.sql import SparkSession  # noqa: E402
+from rich.console import Console  # noqa: E402
+
+from data.spark_etl.session import spark_session  # noqa: E402
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Gives each process whole files, and all files that need Spark to one process: it has the only Java machine."""
+    from xdist.scheduler.loadscope import LoadScopeScheduling
+
+    class Files(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return "spark" if needs_spark(config.rootpath / file) else file
+
+    return Files(config, log)
+
+
+@cache
+def needs_spark(file: Path) -> bool:
+    """Whether a test or a fixture of the file takes the session below."""
+    return re.search(r"^def \w+\((?:[^)]*, )?spark\b", file.read_text(), re.M) is not None
 
 
 @pytest.fixture(scope="module", autouse=True)
