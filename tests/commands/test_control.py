@@ -8,6 +8,7 @@ from experiments import control
 from tests.small_networks import main_street
 
 
+@pytest.mark.slow
 def test_the_pretrained_system_drives_and_logs_every_minute(tmp_path):
     log = tmp_path / "log.jsonl"
     assert control.main(["--minutes", "1", "--log", str(log)]) == 0

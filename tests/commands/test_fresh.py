@@ -12,8 +12,11 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_commands_are_those_of_the_readme_and_of_ci():
     found = fresh.commands()
-    assert " && ".join(found["test"]) == (ROOT / ".ci" / "run").read_text().splitlines()[-1]
-    assert found["run"][-1].endswith("run.py --preset smoke") and found["default"][-1].endswith("run.py")
+    lines = [line.strip() for line in (ROOT / ".ci" / "run").read_text().splitlines()]
+    assert " && ".join(found["test"]) in lines
+    assert found["run"][-1].endswith("stream-jax run --preset smoke") and found["default"][-1].endswith(
+        "stream-jax run"
+    )
 
 
 def test_installing_and_working_are_timed_apart_and_the_last_line_is_kept(tmp_path):

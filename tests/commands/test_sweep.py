@@ -27,6 +27,7 @@ def found() -> dict:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["line, 8 seeds", "line, 1 seed", "line, 1 seed, uneven batch", "flow, 4 seeds"])
 def test_eight_devices_give_the_numbers_of_one(found, case):
     one, every = found[case]["one"], found[case]["all"]
@@ -34,12 +35,14 @@ def test_eight_devices_give_the_numbers_of_one(found, case):
         np.testing.assert_allclose(every[name], one[name], rtol=TOLERANCE, atol=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_seeds_are_cut_between_the_devices_and_one_seed_is_held_by_all(found):
     assert found["line, 8 seeds"]["all"]["places"] == 8 and not found["line, 8 seeds"]["all"]["whole"]
     assert found["flow, 4 seeds"]["all"]["places"] == 4 and not found["flow, 4 seeds"]["all"]["whole"]
     assert found["line, 1 seed"]["all"]["places"] == 8 and found["line, 1 seed"]["all"]["whole"]
 
 
+@pytest.mark.slow
 def test_seeds_differ_from_each_other(found):
     last = [losses[-1] for losses in found["line, 8 seeds"]["one"]["val"]]
     assert len(set(last)) == 8

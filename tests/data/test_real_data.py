@@ -18,6 +18,7 @@ from data.spark_etl.job import JobConfig, run_job
 from data.spark_etl.schema import CITIES
 from data.spark_etl.sources import GpsColumns
 
+pytestmark = pytest.mark.slow  # whole recordings
 ROOT = os.environ.get("STREAM_DATA_DIR")
 
 

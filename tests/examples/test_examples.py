@@ -50,6 +50,7 @@ def test_a_network_that_is_none_is_refused_in_one_sentence(tmp_path):
     assert told.returncode != 0 and "Traceback" not in told.stderr and len(told.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_table_of_positions_becomes_forecasts_with_intervals():
     told = run("csv_to_forecasts")
     assert told.returncode == 0, told.stderr

@@ -108,6 +108,7 @@ def test_null_p_values_of_held_out_data_keep_their_level(fitted, level, cfg):
     assert float((p_value <= level).mean()) == pytest.approx(level, abs=tolerance)
 
 
+@pytest.mark.slow
 def test_a_flow_fitted_to_its_own_calibration_scores_makes_null_p_values_too_small():
     small = city(5, 24)
     # The held-out quarter repeats steps that the fit has seen, so nothing stops it from learning them by heart.
@@ -227,6 +228,7 @@ def nearly_empty_city(num_steps=400):
     return data._replace(z=3.0 * (counts - 0.05), unit=jnp.full_like(counts, 3.0)), counts
 
 
+@pytest.mark.slow
 def test_one_vehicle_in_an_empty_cell_is_rare_but_no_wonder_when_counts_are_spread_out():
     # P(y >= 1) = 1 - e^-0.05 = 0.049, so a calibrated radius of one vehicle is near the normal law's 1.97. A flow that
     # sees bare whole numbers shrinks onto the zeros, and its radius keeps growing with training.

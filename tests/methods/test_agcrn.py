@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from experiments.methods.forecasting import agcrn
 from experiments.methods.forecasting.agcrn import Agcrn, AgcrnConfig, CellWeights
@@ -47,6 +48,7 @@ def test_a_closed_gate_keeps_the_state_and_an_open_one_replaces_it():
         np.testing.assert_allclose(agcrn.recur(state, seen, jnp.eye(2)[None], gate, update), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_learns_who_mirrors_whom_without_a_graph():
     # Cells 3 .. 5 show a step later what cells 0 .. 2 showed, the last of them upside down. No graph is given and the
     # cells' own past says nothing, so without a graph and without weights of their own they err by the deviation, 10.

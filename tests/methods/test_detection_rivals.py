@@ -92,6 +92,7 @@ def broken_wave(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     return values, broken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("module", "cfg"), [(usad, USAD), (omni_anomaly, OMNI)], ids=["usad", "omni_anomaly"])
 def test_a_broken_temporal_pattern_is_found_though_its_values_are_usual(module, cfg):
     rng = np.random.default_rng(4)

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from experiments.methods.forecasting import graph_wavenet
 from experiments.methods.forecasting.graph_wavenet import GraphWaveNet, GraphWaveNetConfig
@@ -71,6 +72,7 @@ def test_walks_along_and_against_the_edges_have_rows_that_sum_to_one():
     np.testing.assert_allclose(against.sum(axis=1), 1.0, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_finds_who_follows_whom_where_no_graph_says_so():
     # Cells 2 and 3 repeat cells 0 and 1 a step later; the given graph has self-loops only. Their own past says nothing,
     # so without the learned adjacency the error stays near the standard deviation, 10.
@@ -82,6 +84,7 @@ def test_it_finds_who_follows_whom_where_no_graph_says_so():
     assert learned[0, 2] > 0.8  # where the relu is 0 for a whole row, as for cell 1, each cell gets a quarter of it
 
 
+@pytest.mark.slow
 def test_it_follows_a_diffusion_along_the_given_edges():
     pairs = list(zip(SOURCES.tolist(), TARGETS.tolist(), strict=True))
     flow = tiny_tasks.copied(tiny_tasks.noise(4), SOURCES, TARGETS)

@@ -32,6 +32,7 @@ def fitted(request):
     return method, cfg, data, method.fit(KEYS, data, cfg, ONCE)
 
 
+@pytest.mark.slow
 def test_forecasts_read_nothing_after_their_origin_and_do_not_depend_on_each_other(fitted):
     method, cfg, data, params = fitted
     series = data.series._replace(values=data.series.values.at[551:].set(777.0))
@@ -42,6 +43,7 @@ def test_forecasts_read_nothing_after_their_origin_and_do_not_depend_on_each_oth
     assert (before.sigma > 0.0).all() and (before.mean >= 0.0).all()
 
 
+@pytest.mark.slow
 def test_each_seed_is_its_own_network(fitted):
     method, cfg, data, params = fitted
     forecast = method.predict(params, data, tiny_tasks.TEST, cfg)
@@ -62,6 +64,7 @@ def test_scales_come_from_the_training_part_alone():
     np.testing.assert_allclose(scale.change, 2.0, rtol=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("relative", "low", "high"), [(True, 0.0, 40.0), (False, 50.0, 120.0)])
 def test_forecasts_relative_to_the_window_follow_a_level_that_training_never_saw(relative, low, high):
     # Flows of 50 +- 10 until the test part, of 150 +- 10 in it. The mean of the last two is off by 10 sqrt(1 + 1 / 2)
@@ -82,6 +85,7 @@ def test_pinball_losses_are_least_at_the_quantiles():
     assert abs(float(sigmas[losses.argmin()]) - 1.0) < 0.06
 
 
+@pytest.mark.slow
 def test_quantile_regression_learns_intervals_that_cover_nine_in_ten():
     # Noise of 4 in cell 0 and 12 in cell 1, known by the cell alone. 78 x 2 labels a cell: a standard error of 2.4 %.
     rng = np.random.default_rng(0)
@@ -95,6 +99,7 @@ def test_quantile_regression_learns_intervals_that_cover_nine_in_ten():
     assert float(forecast.sigma[..., 1].mean() / forecast.sigma[..., 0].mean()) > 2.0
 
 
+@pytest.mark.slow
 def test_an_ensemble_is_the_mixture_of_members_that_differ():
     cfg = DeepEnsembleConfig(**SIZES, blocks=1, layers=1, channels=4, skip=4, end=4, members=2)
     data = tiny_tasks.recording(tiny_tasks.noise(3))

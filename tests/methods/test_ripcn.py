@@ -86,6 +86,7 @@ def test_the_loss_of_components_is_least_at_the_principal_ones():
     np.testing.assert_allclose(jnp.abs(parts), [[3.0, 0.0, 0.0], [0.0, 2.0, 0.0]], atol=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("joined", "low", "high"), [(True, 0.0, 5.0), (False, 8.5, 12.0)])
 def test_its_mean_follows_the_edges_of_the_road_graph(joined, low, high):
     # Cells 4 to 7 show a step later what cells 0 to 3 showed, with a standard deviation of 10. Without edges only the
@@ -116,6 +117,7 @@ def shocked():
     return data, ripcn.fit(KEYS[:1], data, SMALL, TRAINING)
 
 
+@pytest.mark.slow
 def test_components_turn_to_where_congestion_sends_the_errors(shocked):
     # Half of the shocks hit one pair, half the other: a fixed component can hold at most about half of the errors'
     # squares, one that turns with the congestion almost all but what the mean has not learned.
@@ -129,6 +131,7 @@ def test_components_turn_to_where_congestion_sends_the_errors(shocked):
     assert float(fixed / total) < 0.6 and float(along.sum() / total) > 0.7
 
 
+@pytest.mark.slow
 def test_sigma_is_what_components_and_noise_give_together(shocked):
     data, params = shocked
     forecast = ripcn.predict(params, data, tiny_tasks.TEST, SMALL)
@@ -141,6 +144,7 @@ def test_sigma_is_what_components_and_noise_give_together(shocked):
     np.testing.assert_allclose(ripcn.predict(single, data, tiny_tasks.TEST, SMALL).sigma, forecast.sigma[0], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_only_the_network_is_trained(shocked):
     leaves = jax.tree.leaves(shocked[1].forecaster.network)
     assert forecast_rows.num_parameters(shocked[1]) == sum(leaf[0].size for leaf in leaves)

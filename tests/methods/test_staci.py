@@ -37,6 +37,7 @@ def fitted():
     return data, staci.fit(KEYS, data, SMALL, TRAINING)
 
 
+@pytest.mark.slow
 def test_forecasts_and_sets_have_a_place_for_every_seed_horizon_and_cell(fitted):
     data, params = fitted
     forecast = staci.predict(params, data, tiny_tasks.TEST, SMALL)
@@ -47,12 +48,14 @@ def test_forecasts_and_sets_have_a_place_for_every_seed_horizon_and_cell(fitted)
     assert staci.predict(one, data, tiny_tasks.TEST, SMALL).sigma.shape == (78, 2, CELLS)
 
 
+@pytest.mark.slow
 def test_only_the_forecaster_is_trained(fitted):
     # AGCRN on 1 input, 1 layer of 4, 2 numbers a cell: numbers 6 x 2 = 12; gates 2 x (2 x 5 x 8) + 2 x 8 = 176; update
     # 2 x (2 x 5 x 4) + 2 x 4 = 88; output 4 x 4 + 4 = 20.
     assert forecast_rows.num_parameters(fitted[1]) == 12 + 176 + 88 + 20
 
 
+@pytest.mark.slow
 def test_marginal_sigma_is_the_networks_times_the_root_of_the_covariance(fitted):
     data, params = fitted
     ratio = (
@@ -93,6 +96,7 @@ def test_cells_without_a_way_between_them_share_nothing():
     assert float(staci.fit_tail_up(jnp.ones((3, 3)), distance).shared) == 0.0
 
 
+@pytest.mark.slow
 def test_an_ellipsoid_is_smaller_than_the_box_of_marginals_that_covers_as_often(fitted):
     # The box is the best product of marginals: one radius for the largest of the six errors, so it knows the joint
     # coverage too. Of six cells in a row with correlation 0.9 a step, the covariance's determinant is 0.19^5, which

@@ -51,6 +51,7 @@ def test_three_chebyshev_terms_reach_two_edges_far_and_no_farther():
     np.testing.assert_array_equal(reach, [True, True, True, False])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("joined", "low", "high"), [(True, 0.0, 5.0), (False, 9.0, 12.0)])
 def test_it_follows_the_edges_of_the_road_graph(joined, low, high):
     # Cells 4 .. 7 show a step later what cells 0 .. 3 showed; without the edges between them nothing foretells them.

@@ -32,6 +32,7 @@ def test_a_layer_reaches_one_edge_far_and_each_further_layer_one_more():
         np.testing.assert_array_equal(slope[0, 0, :, 0] != 0, np.arange(4) >= 3 - layers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("joined", "low", "high"), [(True, 0.0, 5.0), (False, 9.0, 12.0)])
 def test_it_follows_the_edges_of_the_road_graph(joined, low, high):
     # Cells 2 and 3 show a step later what cells 0 and 1 showed; without the edges nothing foretells them.

@@ -37,6 +37,7 @@ def acted():
     return learner.params, jax.jit(rows)(learner)
 
 
+@pytest.mark.slow
 def test_the_pendulum_is_swung_up_within_the_limit_on_effort():
     # 44 iterations of 32 episodes of 200 steps are 281 600 steps. PPO without a limit spends 0.26 while it learns.
     learner, curve = pendulum.learn(cpo, CFG, iterations=44, episodes=32)

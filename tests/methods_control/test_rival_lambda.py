@@ -58,6 +58,7 @@ def dreamt(fitted, worlds=5):
     return dream, la_mbda.lambda_returns(learner.params.critic, dream, SMALL)
 
 
+@pytest.mark.slow
 def test_the_pendulum_is_swung_up_within_the_limit_on_effort():
     # 8 iterations of 8 episodes of 200 steps are 12 800 steps. Hanging still returns about -1200, a swing-up that
     # always succeeds about -150; without a limit the same budget ends at -137 with an effort of 0.095.

@@ -35,6 +35,7 @@ def samples():
     return learner, jax.jit(rows)(learner)
 
 
+@pytest.mark.slow
 def test_the_pendulum_is_swung_up_within_a_hundred_thousand_steps():
     # 16 iterations of 32 episodes of 200 steps are 102 400 steps. Hanging still returns about -1200 or worse on
     # average, a swing-up that always succeeds about -150.

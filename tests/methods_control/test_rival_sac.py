@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from experiments.methods.control import sac_lagrangian as sac
 from experiments.methods.control import squashed_policy
@@ -36,6 +37,7 @@ def rows(key, count=64):
     return sac.Rows(observed, jnp.tanh(jax.random.normal(keys[2], (count, 1))), jnp.ones((count, 2)), following)
 
 
+@pytest.mark.slow
 def test_the_pendulum_is_swung_up_within_the_limit_on_effort():
     # 10 iterations of 5 episodes of 200 steps are 10 000 steps, with 500 gradient steps after each thousand.
     learner, curve = pendulum.learn(sac, CFG, iterations=10, episodes=5)

@@ -53,6 +53,7 @@ def default_plan(seed=77, episodes=16):
     return driven(name, learner, seed=seed, episodes=episodes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLAIN)
 def test_every_rival_beats_the_default_plan_on_roads_it_has_not_seen(name):
     cfg = dataclasses.replace(TOY, iterations=6)
@@ -65,6 +66,7 @@ def test_every_rival_beats_the_default_plan_on_roads_it_has_not_seen(name):
     assert kinds == ["validation", *["train", "validation"] * cfg.iterations]
 
 
+@pytest.mark.slow
 def test_a_killed_rival_ends_in_the_same_bits_and_collects_nothing_twice(tmp_path):
     whole = rivals.fit(KEY, "ppo", toy_road.collect, ADJACENCY, TOY, tmp_path / "whole")
     last, calls = TOY.first_seed + TOY.episodes, []
@@ -224,6 +226,7 @@ def test_every_rival_has_the_budget_of_ours():
     assert (dreaming.worlds, dreaming.horizon) == (TOY.world.members, TOY.world.horizon)
 
 
+@pytest.mark.slow
 def test_a_rival_learns_in_sumo_by_its_name_and_is_read_back(tmp_path, console, monkeypatch):
     write_small_city(tmp_path / "data", num_steps=1200, side=4)
     flat = np.ones((1200, 4, 4), np.float32)

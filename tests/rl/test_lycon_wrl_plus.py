@@ -39,6 +39,7 @@ def driven(agent, cfg=UNFILTERED, seed=77, episodes=16):
     return replay.stack(toy_road.collect(step, episodes, seed))
 
 
+@pytest.mark.slow
 def test_learning_beats_the_default_plan_on_roads_it_has_not_seen():
     longer = dataclasses.replace(UNFILTERED, iterations=4)
     learned = lycon.fit(KEY, toy_road.collect, ADJACENCY, longer)
@@ -51,6 +52,7 @@ def test_learning_beats_the_default_plan_on_roads_it_has_not_seen():
     assert (gain > 0).all()
 
 
+@pytest.mark.slow
 def test_the_log_tells_every_iteration_and_the_best_validation_is_kept(learned):
     train = [row for row in learned.rows if row["kind"] == "train"]
     checked = [row for row in learned.rows if row["kind"] == "validation"]
@@ -62,6 +64,7 @@ def test_the_log_tells_every_iteration_and_the_best_validation_is_kept(learned):
     assert all(row["identity_holds"] for row in learned.rows if "identity_holds" in row)
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_in_the_same_bits_and_collects_nothing_twice(learned, folder):
     calls = []
 
@@ -86,11 +89,13 @@ def test_a_killed_run_ends_in_the_same_bits_and_collects_nothing_twice(learned, 
     assert calls == [LAST_SEED, CFG.validation_seed]
 
 
+@pytest.mark.slow
 def test_another_runs_folder_is_refused(learned, folder):
     with pytest.raises(ValueError, match="belongs to another run"):
         lycon.fit(jax.random.key(1), toy_road.collect, ADJACENCY, UNFILTERED, folder / "whole")
 
 
+@pytest.mark.slow
 def test_with_the_filter_on_uncertified_steps_fall_back_and_say_so(learned):
     strict = learned.agent._replace(margin=np.float32(np.inf))
     refused = driven(strict, CFG, episodes=2).certificate
@@ -117,6 +122,7 @@ def test_held_exploration_keeps_its_direction_for_some_steps():
     assert moved[~turns].max() < 0.1 < moved[turns].min()  # the spread differs a little from state to state
 
 
+@pytest.mark.slow
 def test_world_model_and_lyapunov_function_never_see_the_held_out_episodes(monkeypatch):
     seen = []
 

@@ -107,6 +107,7 @@ def test_hours_are_judged_by_the_goal_and_not_by_the_tighter_limits_of_learning(
     assert trial.scores(road, dataclasses.replace(tight, judged_by=None)) < trial.scores(road, UNFILTERED)
 
 
+@pytest.mark.slow
 def test_following_queues_is_kept_on_the_toy_road_and_better_on_roads_that_it_was_not_tried_on():
     agent, rows = trial.choose(start(), tried, UNFILTERED, lambda _, get: get())
     assert [row["kind"] for row in rows] == ["trial"] and rows[0]["is_kept"] and rows[0]["gain"] > 0
@@ -136,6 +137,7 @@ def test_the_plan_is_kept_unless_the_default_plan_is_better_by_two_standard_erro
     np.testing.assert_allclose(rows[0]["standard_error"], np.std(gains, ddof=1) / np.sqrt(3), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_both_plans_meet_the_same_hours_and_kept_scores_are_not_driven_again(tmp_path):
     calls = []
     cfg = dataclasses.replace(CFG, trial=TRIAL, iterations=1, validate_every=0, episodes=4)
@@ -178,6 +180,7 @@ def counted(calls):
     return collect
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["soft", "none"])
 def test_what_another_agent_drove_before_its_first_iteration_is_not_driven_again(tmp_path, mode):
     calls = []
@@ -193,6 +196,7 @@ def test_what_another_agent_drove_before_its_first_iteration_is_not_driven_again
     assert [row.get("safe") for row in found.rows] == [row.get("safe") for row in alone.rows]
 
 
+@pytest.mark.slow
 def test_a_trial_is_shared_by_agents_that_see_the_city_differently(tmp_path):
     calls = []
     one = dataclasses.replace(CFG, trial=TRIAL, iterations=1, validate_every=0, episodes=4)
@@ -205,6 +209,7 @@ def test_a_trial_is_shared_by_agents_that_see_the_city_differently(tmp_path):
     chex.assert_trees_all_equal(shared.agent, alone.agent)
 
 
+@pytest.mark.slow
 def test_plans_are_tried_in_hours_of_their_own_and_the_beginning_is_validated_with_the_first_filter():
     tried, usual = [], []
     cfg = dataclasses.replace(CFG, trial=TRIAL, iterations=1, validate_every=1, episodes=4, validation_episodes=2)

@@ -26,6 +26,7 @@ def drive(session, scenario, prices=None):
         return roads, session.totals()
 
 
+@pytest.mark.slow
 def test_trips_are_shorter_than_under_the_default_plan_and_a_second_drive_is_the_same(grid, tmp_path):
     scenario = small_scenario(grid, tmp_path, rate=2400.0)
     roads, ours = drive(Session(grid, LookaheadDriver()), scenario)

@@ -90,6 +90,7 @@ def test_signals_without_a_projection_or_elsewhere_are_laid_over_the_core(run, t
     np.testing.assert_allclose(first.weights.sum(axis=1), first.weights.sum() / 2)  # two signals, two halves
 
 
+@pytest.mark.slow
 def test_a_grid_of_another_size_is_driven_and_learned_beside_the_presets(run, console, monkeypatch):
     quiet_city(monkeypatch, 9)
     before = results.read_rows(control_stage.control(chosen(), run, console))
@@ -117,6 +118,7 @@ def test_a_grid_of_another_size_is_driven_and_learned_beside_the_presets(run, co
     assert "grid-3x3" not in report.report(chosen(), run, console).read_text()
 
 
+@pytest.mark.slow
 def test_a_users_network_with_a_signal_that_is_not_nema_is_driven_and_never_mixed_with_another(run, console, tmp_path):
     net = main_street(tmp_path)
     assert read_network(net).is_nema.tolist() == [True, False]
@@ -133,6 +135,7 @@ def test_a_users_network_with_a_signal_that_is_not_nema_is_driven_and_never_mixe
         control_stage.control(args, run, console)
 
 
+@pytest.mark.slow
 def test_a_rival_learns_on_a_users_network_of_which_one_signal_is_not_nema(run, console, tmp_path, monkeypatch):
     quiet_city(monkeypatch, 2)
     net = main_street(tmp_path).rename(tmp_path / "corner.net.xml")

@@ -54,6 +54,7 @@ def compared(run, tmp_path_factory):
     return out, args, detect_stage.detect(args, out, QUIET)
 
 
+@pytest.mark.slow
 def test_rivals_are_set_beside_us_and_our_own_rows_stay_as_they_were(run, compared):
     rows = results.read_rows(compared[2])
     assert [row for row in rows if row["method"] == "crfn_by"] == results.read_rows(run[2])
@@ -65,6 +66,7 @@ def test_rivals_are_set_beside_us_and_our_own_rows_stay_as_they_were(run, compar
     assert {row["method"] for row in rows} == expected | {"crfn_by"}
 
 
+@pytest.mark.slow
 def test_every_rival_has_the_same_metrics_as_we_have(compared):
     rows = [row for row in results.read_rows(compared[2]) if row["scenario"] == "injected"]
     quality = {"fdr_step", "fdr_given_rejection", "fdr_pooled", "precision", "recall", "f1"}
@@ -80,6 +82,7 @@ def test_every_rival_has_the_same_metrics_as_we_have(compared):
         assert {row["metric"] for row in rows if row["arm"] == ranking} == {"average_precision", "vus_pr"}
 
 
+@pytest.mark.slow
 def test_rivals_are_scored_exactly_where_we_are(run, compared):
     dataset, cfg = loader.load(compared[0] / "data"), configs.experiment_config(compared[1])
     fold = dataset.num_folds - 1
@@ -94,6 +97,7 @@ def test_rivals_are_scored_exactly_where_we_are(run, compared):
             np.testing.assert_array_equal(np.isnan(found[name][scenario].calibration), np.isnan(one.calibration))
 
 
+@pytest.mark.slow
 def test_the_flow_by_its_own_law_is_our_flow_alone_at_single_steps(run, compared):
     dataset, cfg = loader.load(run[0] / "data"), configs.experiment_config(run[1])
     fold = dataset.num_folds - 1
@@ -129,6 +133,7 @@ def test_an_unknown_detector_is_refused_and_none_is_the_default():
         detectors.check_detectors(["forest"])
 
 
+@pytest.mark.slow
 def test_every_arm_and_level_has_both_false_discovery_rates(run):
     rows = results.read_rows(run[2])
     for arm in decisions.ARMS:
@@ -139,6 +144,7 @@ def test_every_arm_and_level_has_both_false_discovery_rates(run):
                 assert 0.0 <= row["value"] <= 1.0 and row["data"] == "synthetic"
 
 
+@pytest.mark.slow
 def test_by_never_finds_more_than_bh_with_the_same_p_values(run):
     rows = results.read_rows(run[2])
     recall = {
@@ -148,6 +154,7 @@ def test_by_never_finds_more_than_bh_with_the_same_p_values(run):
         assert recall["full+by", level] <= recall["full+bh", level]
 
 
+@pytest.mark.slow
 def test_null_uniformity_is_reported_with_its_test(run):
     rows = [row for row in results.read_rows(run[2]) if row["metric"] == "null_rate"]
     assert {row["level"] for row in rows} == {0.001, 0.01, 0.05, 0.1}
@@ -155,12 +162,14 @@ def test_null_uniformity_is_reported_with_its_test(run):
     assert all(0.0 <= row["binomial_p"] <= 1.0 and math.isfinite(row["upper"]) for row in rows)
 
 
+@pytest.mark.slow
 def test_null_p_values_are_tested_by_blocks_and_outages_counted(run):
     found = {row["metric"]: row["value"] for row in results.read_rows(run[2]) if row["scenario"] == "clean"}
     assert 0.0 < found["null_block_excess_p"] <= 1.0 and 0.0 < found["null_block_uniform_p"] <= 1.0
     assert found["outage_steps"] >= 0 and found["calibration_outage_steps"] >= 0
 
 
+@pytest.mark.slow
 def test_the_train_part_speaks_through_the_anchor_and_later_parts_through_the_network(run):
     out, args, _ = run
     dataset, cfg = loader.load(out / "data"), configs.experiment_config(args)
@@ -182,11 +191,13 @@ def test_ranks_among_themselves_are_the_shares_at_least_as_large():
     np.testing.assert_array_equal(found, [[0.75, 1.0], [0.25, np.nan], [0.75, np.nan]])
 
 
+@pytest.mark.slow
 def test_figures_are_drawn(run):
     for name in ("fdr_and_power", "null_p_values", "recall_by_kind", "detections"):
         assert (run[0] / "detect" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_a_second_run_trains_no_flow_and_writes_the_same_rows(run, monkeypatch):
     out, args, rows_file = run
     before = rows_file.read_text()

@@ -84,6 +84,7 @@ def test_a_folder_says_by_its_names_what_its_controllers_set(tmp_path):
     assert final_controllers.action_of(tmp_path, ["ppo"]) == GREENS
 
 
+@pytest.mark.slow
 def test_controllers_of_one_grid_drive_another_network_without_learning_and_are_published(
     console, tmp_path, monkeypatch
 ):

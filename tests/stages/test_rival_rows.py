@@ -23,12 +23,14 @@ def rows(tmp_path_factory):
     return results.read_rows(forecast_stage.forecast(args, out, Console(quiet=True)))
 
 
+@pytest.mark.slow
 def test_a_rival_has_the_metrics_of_the_table_for_every_seed(rows):
     for metric in forecast_stage.SHOWN:
         found = [row for row in rows if (row["metric"], row["fold"]) == (metric, "all")]
         assert {row["seed"] for row in found} == {0, 1} and all(math.isfinite(row["value"]) for row in found)
 
 
+@pytest.mark.slow
 def test_a_rival_says_how_large_it_is_and_how_long_an_epoch_takes(rows):
     found = {row["metric"]: row["value"] for row in rows}
     # 9 cells, 96 steps a day, 12 steps of 3 features and the time of day, 2 x 4 outputs, no weekdays since there are
@@ -59,6 +61,7 @@ def test_every_rival_is_a_front_door():
     assert forecasting.RIVALS["stid"][1] == StidConfig()
 
 
+@pytest.mark.slow
 def test_the_joint_sets_of_staci_are_judged_as_sets(tmp_path):
     write_small_city(tmp_path / "data")
     args = options.parse(["--preset", "smoke", "--methods", "staci", "--seeds", "1"])
@@ -73,6 +76,7 @@ def test_the_joint_sets_of_staci_are_judged_as_sets(tmp_path):
     assert coverage > 0.5
 
 
+@pytest.mark.slow
 def test_staci_takes_over_the_forecaster_that_agcrn_trained(tmp_path):
     write_small_city(tmp_path / "data")
     args = options.parse(["--preset", "smoke", "--methods", "agcrn", "staci", "--seeds", "1"])
@@ -86,6 +90,7 @@ def test_staci_takes_over_the_forecaster_that_agcrn_trained(tmp_path):
     assert scores[0] == scores[1]
 
 
+@pytest.mark.slow
 def test_an_ensemble_of_ours_is_five_times_as_large_and_trained_as_ours(tmp_path):
     write_small_city(tmp_path / "data")
     args = options.parse(["--preset", "smoke", "--methods", "pu_gat_plus", "pu_gat_ensemble", "--seeds", "2"])
