@@ -252,6 +252,7 @@ def spark_home(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_cluster_of_two_workers_writes_the_same_bytes(reference, tmp_path):
     env = {"PATH": os.environ["PATH"], "SPARK_HOME": str(spark_home(tmp_path / "spark"))}
     said = run_child(reference, tmp_path, "local-cluster[2,1,1024]", env)
@@ -259,6 +260,7 @@ def test_a_cluster_of_two_workers_writes_the_same_bytes(reference, tmp_path):
     assert contents(tmp_path / "data") == contents(reference / "data")
 
 
+@pytest.mark.slow
 def test_without_a_system_java_the_bundled_one_writes_the_same_bytes(reference, tmp_path):
     tools = tmp_path / "bin"  # the shell tools of Spark's launcher, and no java
     tools.mkdir()
@@ -270,6 +272,7 @@ def test_without_a_system_java_the_bundled_one_writes_the_same_bytes(reference, 
     assert contents(tmp_path / "data") == contents(reference / "data")
 
 
+@pytest.mark.slow
 def test_spark_submit_runs_the_command_line(tmp_path):
     rows = [
         f"{taxi},{1_400_068_800 + 600 * k},{10.005 + 0.012 * ((k + taxi) % 3):.3f},50.005"

@@ -94,6 +94,7 @@ def test_data_times_four_gives_forecasts_times_four(forecast):
     chex.assert_trees_all_equal(jax.tree.map(lambda leaf: 4.0 * leaf, forecast), four)
 
 
+@pytest.mark.slow
 def test_stacked_seeds_predict_what_single_seeds_predict():
     keys = jax.random.split(jax.random.key(1), 2)
     both = predict(fit(keys, city(), CFG, TRAINING), city(), ORIGINS, CFG)
@@ -137,6 +138,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", VARIANTS.values(), ids=VARIANTS.keys())
 def test_every_variant_has_a_finite_loss_and_gradient(change):
     cfg = dataclasses.replace(CFG, layers=1, **change)
@@ -155,6 +157,7 @@ def test_training_starts_from_zero_correction():
     assert float(shared[1].unit.min()) > 0
 
 
+@pytest.mark.slow
 def test_a_faithful_fit_moves_the_mean_as_squared_error_does_whatever_sigma_says():
     trained, shared = loss_parts(city())
     kept = {"auxiliary": 0.0, "dropout": 0.0}

@@ -239,6 +239,7 @@ def test_a_rival_learns_in_sumo_by_its_name_and_is_read_back(tmp_path, console, 
         preset="smoke", levels=("heavy",), episodes=1, workers=1, seeds=1, controllers=("default_plan", "ppo")
     )
     monkeypatch.setattr(agent_stage, "kept_iteration", lambda _: 1)  # what has learned nothing is not driven again
+    monkeypatch.setattr(control_stage, "workers_of", lambda _: 0)  # a process for every drive takes seconds to start
     file = control_stage.control(args, tmp_path, console)
     rows = [row for row in results.read_rows(file) if row["method"] == "ppo"]
     of = {row["metric"]: row for row in rows}
