@@ -56,8 +56,8 @@ def check(scenario: Scenario) -> None:
 
 def command(scenario: Scenario, net_file: Path, cfg: SessionConfig, programs: Path | None = None) -> list[str]:
     """SUMO's command line. Args: programs: an additional file with programs that SUMO runs itself."""
-    options = {"--seed": scenario.seed, "--step-length": 1, "--time-to-teleport": cfg.teleport_s}
-    options["--begin"] = scenario.begin_s
+    options: dict[str, object] = {"--seed": scenario.seed, "--step-length": 1, "--begin": scenario.begin_s}
+    options["--time-to-teleport"] = cfg.teleport_s
     added = [] if programs is None else [programs]
     if scenario.config is None:
         options |= {"--net-file": net_file, "--route-files": scenario.route_file}

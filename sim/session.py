@@ -144,7 +144,7 @@ class Session:
         uses_library = self.cfg.backend == "libsumo" and not self.cfg.gui
         if uses_library and Session._open_libsumo is not None:
             raise RoadError("this process already runs a libsumo session: close it first, or use the backend traci")
-        programs = self.driver.programs if self._is_native else None
+        programs = getattr(self.driver, "programs", None) if self._is_native else None
         command = scenarios.command(self._scenario, self.network.net_file, self.cfg, programs)
         with self._failures("SUMO could not start"):
             if uses_library:

@@ -51,12 +51,10 @@ def read_sumocfg(path: Path) -> SumoConfig:
     if not networks:
         raise RoadError(f"{path} names no net-file")
     begin, end = _seconds(path, options, BEGIN), _seconds(path, options, END)
-    is_endless = end is None or end < 0  # SUMO writes no end as -1
-    if not is_endless and end <= (begin or 0):
+    end = None if end is None or end < 0 else end  # SUMO writes no end as -1
+    if end is not None and end <= (begin or 0):
         raise RoadError(f"{path} ends at {end} s, which is not after its begin")
-    return SumoConfig(
-        path.resolve(), networks[0], files(ROUTES), files(ADDITIONAL), begin or 0, None if is_endless else end
-    )
+    return SumoConfig(path.resolve(), networks[0], files(ROUTES), files(ADDITIONAL), begin or 0, end)
 
 
 def demand_of(config: SumoConfig) -> Path:
@@ -113,8 +111,13 @@ def _existing(config: Path, name: str) -> Path:
 
 def _seconds(config: Path, options: dict[str, str], names: tuple[str, ...]) -> int | None:
     text = _first(options, names)
+    if not text:
+        return None
     try:
-        return round(parseTime(text)) if text else None
+        seconds = parseTime(text)
+        if seconds is None:
+            raise ValueError("a word such as triggered is no time")
+        return round(seconds)
     except (ValueError, OverflowError):
         raise RoadError(
             f"{config} has {names[0]}={text!r}, which is no time; give seconds or hours:minutes:seconds"
