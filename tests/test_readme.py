@@ -25,7 +25,13 @@ def test_no_snippet_needs_the_experiments(page):
     assert not any("experiments" in snippet for snippet in snippets_of(page))
 
 
-@pytest.mark.parametrize(("page", "number"), [(page, number) for page in PAGES for number in range(PAGES[page])])
+def in_its_lane(page: str, number: int):
+    """A snippet that drives the whole trained system compiles and simulates for long."""
+    drives = "open_checkpoint" in snippets_of(page)[number]
+    return pytest.param(page, number, marks=[pytest.mark.slow] if drives else [])
+
+
+@pytest.mark.parametrize(("page", "number"), [in_its_lane(page, k) for page in PAGES for k in range(PAGES[page])])
 def test_a_snippet_runs_as_printed(page, number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_small_city(tmp_path / "runs" / "synthetic-smoke" / "data")

@@ -34,6 +34,7 @@ def sumocfg(folder, departures):
     return path
 
 
+@pytest.mark.slow
 def test_a_sumocfg_alone_is_driven_from_its_begin_to_its_end(tmp_path, capsys):
     log = tmp_path / "log.jsonl"
     path = sumocfg(tmp_path, range(600, 640, 5))
@@ -43,6 +44,7 @@ def test_a_sumocfg_alone_is_driven_from_its_begin_to_its_end(tmp_path, capsys):
     assert said.splitlines()[-3].split("│")[4].strip() == "8"  # trips finished
 
 
+@pytest.mark.slow
 def test_routes_beside_a_sumocfg_are_driven_instead_of_its_own(tmp_path, capsys):
     path = sumocfg(tmp_path, [])
     own = tmp_path / "own.rou.xml"

@@ -38,6 +38,7 @@ def driven(monkeypatch):
     return asked
 
 
+@pytest.mark.slow
 def test_a_map_is_driven_and_its_rows_say_what_they_are_of(tmp_path, capsys):
     assert command(tmp_path, "--maps", "ingolstadt1", "--controllers", "fixed", "--seeds", "1") == 0
     found = {row["metric"]: row for row in rows(tmp_path)}
