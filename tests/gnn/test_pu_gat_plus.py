@@ -173,6 +173,7 @@ def test_a_faithful_fit_moves_the_mean_as_squared_error_does_whatever_sigma_says
         chex.assert_trees_all_close(grads[0], other, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_busy_cells_weigh_more_in_the_mean_of_a_faithful_fit_as_beta_grows():
     trained, shared = loss_parts(city())
     busy = shared[0]._replace(

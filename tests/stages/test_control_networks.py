@@ -118,7 +118,6 @@ def test_a_grid_of_another_size_is_driven_and_learned_beside_the_presets(run, co
     assert "grid-3x3" not in report.report(chosen(), run, console).read_text()
 
 
-@pytest.mark.slow
 def test_a_users_network_with_a_signal_that_is_not_nema_is_driven_and_never_mixed_with_another(run, console, tmp_path):
     net = main_street(tmp_path)
     assert read_network(net).is_nema.tolist() == [True, False]
