@@ -70,5 +70,5 @@ def test_prices_of_another_shape_or_nan_are_refused():
 def test_a_road_on_which_nothing_departs_is_an_error(grid, tmp_path):
     (tmp_path / "late.rou.xml").write_text('<routes><trip id="0" depart="5000" from="bottom0A0" to="A1top0"/></routes>')
     scenario = Scenario(tmp_path / "late.rou.xml", (), 0, 900, 1, -1, np.zeros((0, 4)))
-    with pytest.raises(RoadError, match="no vehicle of .* departed"):
+    with pytest.raises(RoadError, match=r"no vehicle of .* departed"):
         drive(Session(grid, LookaheadDriver()), scenario)
