@@ -5,7 +5,6 @@ flow reads, residuals of the forecaster: better prepared than in its own paper, 
 forecasters. With `:counts` after its name it reads each cell's counts, standardised on the fitting part, as published.
 """
 
-import dataclasses
 import time
 from typing import Any, NamedTuple
 

@@ -17,6 +17,7 @@ from experiments.methods.forecasting.stid import StidConfig
 from experiments.presets import ExperimentConfig
 from stream_jax.conformal import bootstrap, clusters, diagnostics, intervals
 from stream_jax.fit import FitResult, TrainConfig
+from stream_jax.gnn import pu_gat_plus
 from stream_jax.types import ConformalState, Forecast, ForecastData, Interval
 
 OURS = "pu_gat_plus"
