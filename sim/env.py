@@ -1,4 +1,6 @@
-"""The gymnasium face of a session: one agent sets the plans of all intersections once a control step.
+"""The gymnasium face of a session: one agent tells all intersections what to do, once a control step.
+
+What an action means, prices or greens, is the session's driver's; `sim.environments` makes both from a network.
 
 Observation: the physical state x of Section 4.3 (queues, longest wait, share not served, in the controller's units) and
 the action in force. Reward: `traffic_reward`. The normalised violations of C1..C3 stand in `info["cost"]`, apart from
@@ -11,6 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from sim import registration
 from sim.render import draw_road
 from sim.session import Scenario, Session
 from stream_jax.task import ACTIONS, LOCAL, Limits, costs, physical_state, traffic_reward
@@ -71,3 +74,6 @@ class SignalEnv(gymnasium.Env):
 def local_observations(road: RoadMeasurement, action: np.ndarray) -> np.ndarray:
     """What each intersection sees of itself, [I, 19]: its part of x and its plan."""
     return np.concatenate([np.asarray(physical_state(road)), action], axis=1).astype(np.float32)
+
+
+registration.register()
