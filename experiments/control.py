@@ -13,16 +13,20 @@ from rich.markup import escape
 from rich.table import Table
 
 from experiments.cli.main import start
+from experiments.cli.options import ACTIONS as SPACES
 from experiments.cli.reading import UNSET, read
+from experiments.methods.control.controllers import DRIVERS
 from sim.demand import DEMAND_LEVELS
-from sim.drivers import DRIVERS
+from sim.drivers import DRIVERS as BY_ACTION
 from sim.keeping import MINUTES, city_scenario, kept_recording, users_scenario
 from sim.session import Session, SessionConfig
 from sim.sumocfg import is_sumocfg
 from stream_jax import live
+from stream_jax.checkpoint import System
 from stream_jax.system import open_system
-from stream_jax.task import Limits, constraint_values, costs
+from stream_jax.task import ACTIONS, Limits, constraint_values, costs
 
+TRAINED = "trained"  # the controller of the checkpoint
 PRETRAINED = Path(__file__).parent.parent / "checkpoints" / "synthetic"
 LOGGED = {"wait": "longest_wait_s"}  # constraints that the log calls by another name than their limit
 DESCRIPTION = """\
@@ -33,6 +37,7 @@ detection say, where the action came from and whether it is certified. The log h
   stream-jax drive --checkpoint DIR --level overload --gui     another one, watched in sumo-gui
   stream-jax drive --network my.sumocfg                        your network and routes, from begin to end
   stream-jax drive --network my.net.xml --routes my.rou.xml    the same in two files, without a city behind them
+  stream-jax drive --controller lookahead                      a controller that needs no learning
 """
 
 
@@ -46,6 +51,10 @@ class DriveOptions:
     """your .net.xml or .sumocfg instead of the checkpoint's grid"""
     routes: Annotated[Path | None, UNSET] = None
     """your .rou.xml; needed if --network is a .net.xml, else instead of the .sumocfg's own"""
+    controller: Literal[(TRAINED, *DRIVERS)] = TRAINED  # type: ignore[valid-type]
+    """the checkpoint's, or one that needs no learning"""
+    action: Annotated[Literal[SPACES] | None, UNSET] = None  # type: ignore[valid-type]
+    """refuse a checkpoint whose controller sets something else"""
     level: Literal[tuple(DEMAND_LEVELS)] = "heavy"  # type: ignore[valid-type]
     """demand on the checkpoint's grid"""
     minutes: Annotated[int | None, UNSET] = None
@@ -81,25 +90,31 @@ def drive(args: DriveOptions, console: rich.console.Console) -> None:
         raise ValueError(f"{args.network} has no vehicles to control; give --routes, or a .sumocfg that names both.")
     if args.minutes is not None and args.minutes < 1:
         raise ValueError(f"--minutes {args.minutes} is not a positive number.")
-    dataset = kept_recording(args.checkpoint)
-    system = open_system(args.checkpoint, dataset.manifest["content_hash"])
-    console.print(f"{args.checkpoint}: {dataset.manifest['dataset']}, {dataset.manifest['data']} data", style="bold")
+    is_trained, system = args.controller == TRAINED, None
+    if is_trained or args.network is None:  # whose policy drives, or whose city is driven
+        dataset = kept_recording(args.checkpoint)
+        system = open_system(args.checkpoint, dataset.manifest["content_hash"])
+        _check_action(system, args)
+        of = f"{args.checkpoint}: {dataset.manifest['dataset']}, {dataset.manifest['data']} data"
+        console.print(of, style="bold")
     if args.network is not None:
         network, scenario = users_scenario(args.network, args.routes, args.seed, args.minutes)
-        decide = live.without_city(system, network.neighbours)
+        decide = live.without_city(system, network.neighbours) if is_trained else None
     else:
         signals, minutes = len(system.params.aggregator.weights), args.minutes or MINUTES
         cache = args.log.parent / "cache"
         network, scenario = city_scenario(args.checkpoint, signals, dataset, args.level, args.seed, minutes, cache)
         city = live.City(dataset.forecast_data(dataset.num_folds - 1), dataset.manifest["bin_s"], scenario.first_step)
-        decide = live.with_city(system, city, network.neighbours, scenario.seed)
+        decide = live.with_city(system, city, network.neighbours, scenario.seed) if is_trained else None
     limits = DEMAND_LEVELS[args.level].limits  # the agent itself aims lower
     args.log.parent.mkdir(parents=True, exist_ok=True)
     ticks = []
-    session = Session(network, DRIVERS[system.config.agent.action.name](), SessionConfig(gui=args.gui))
+    decide = decide if is_trained else _without_learning(len(network.ids))
+    driver = BY_ACTION[system.config.agent.action.name] if is_trained else DRIVERS[args.controller]
+    session = Session(network, driver(), SessionConfig(gui=args.gui))
     with args.log.open("w") as log, session:
         for tick in live.drive(session, scenario, decide):
-            console.print(live.describe(tick), highlight=False, soft_wrap=True)
+            console.print(described(tick, args.controller), highlight=False, soft_wrap=True)
             log.write(json.dumps(logged(tick)) + "\n")
             log.flush()
             ticks.append(tick)
@@ -107,9 +122,27 @@ def drive(args: DriveOptions, console: rich.console.Console) -> None:
     console.print(f"log: {args.log}")
 
 
+def _without_learning(signals: int) -> live.Decide:
+    """Action 0 throughout, whatever the driver makes of it: nobody hears a city, and nothing is promised."""
+    rest = np.zeros((signals, ACTIONS), np.float32)
+    return lambda minute, road: (rest, None, None, 0)
+
+
+def described(tick: live.LiveTick, controller: str) -> str:
+    """One line for a person."""
+    if controller == TRAINED:
+        return live.describe(tick)
+    limits = Limits()  # for the names: values do not depend on them
+    values = constraint_values(tick.x, limits)
+    shown = [one.constraint.text.format(float(values[one.name])) for one in limits.bounds]
+    return f"{tick.minute:3d} min  {'  '.join(shown)}  {controller}"
+
+
 def logged(tick: live.LiveTick) -> dict:
-    """A tick as one JSON line."""
+    """A tick as one JSON line; without learning there are only the minute and the road."""
     values = {name: float(value) for name, value in constraint_values(tick.x, Limits()).items()}
+    if tick.certificate is None:
+        return {"minute": tick.minute} | {LOGGED.get(name, name): value for name, value in values.items()}
     certificate = {name: np.asarray(value).item() for name, value in tick.certificate._asdict().items()}
     return {
         "minute": tick.minute,
@@ -126,18 +159,27 @@ def logged(tick: live.LiveTick) -> dict:
 def summary(ticks: list[live.LiveTick], limits: object, console: rich.console.Console) -> None:
     """What the episode came to."""
     broken = [bool((np.asarray(costs(tick.x, limits)) > 0).any()) for tick in ticks[1:]]
+    cells = {
+        "minutes": str(len(ticks)),
+        "violating minutes": str(sum(broken)),
+        "longest wait s": f"{max(float(tick.after.wait.max()) for tick in ticks):.0f}",
+        "trips finished": f"{sum(float(tick.after.finished) for tick in ticks):.0f}",
+    }
+    certificates = [tick.certificate for tick in ticks if tick.certificate is not None]
+    if certificates:
+        cells["certified"] = f"{np.mean([bool(one.certified) for one in certificates]):.0%}"
+        cells["from the policy"] = f"{np.mean([int(one.source) == 0 for one in certificates]):.0%}"
     table = Table(title="this episode")
-    for name in ("minutes", "violating minutes", "longest wait s", "trips finished", "certified", "from the policy"):
+    for name in cells:
         table.add_column(name, justify="right")
-    table.add_row(
-        str(len(ticks)),
-        str(sum(broken)),
-        f"{max(float(tick.after.wait.max()) for tick in ticks):.0f}",
-        f"{sum(float(tick.after.finished) for tick in ticks):.0f}",
-        f"{np.mean([bool(tick.certificate.certified) for tick in ticks]):.0%}",
-        f"{np.mean([int(tick.certificate.source) == 0 for tick in ticks]):.0%}",
-    )
+    table.add_row(*cells.values())
     console.print(table)
+
+
+def _check_action(system: System, args: DriveOptions) -> None:
+    sets = system.config.agent.action.name
+    if args.controller == TRAINED and args.action not in (None, sets):
+        raise ValueError(f"The controller in {args.checkpoint} sets {sets}, not {args.action}.")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from sim.network import Network, read_network
 from sim.parallel_env import SignalParallelEnv
 from sim.scenario import Scenario
 from sim.session import Session
-from sim.sumocfg import demand_of, is_sumocfg, read_sumocfg
+from sim.sumocfg import SumoConfig, demand_of, is_sumocfg, read_sumocfg
 from stream_jax.task import PRICES, SPACES, Limits
 from stream_jax.types import RoadMeasurement
 
@@ -73,13 +73,14 @@ def road_of(
         raise RoadError(f"{minutes} minutes after {warmup_minutes} of warm-up are no episode")
     path, found = Path(network), read_network(Path(network))
     length = DemandConfig(warmup_s=60 * warmup_minutes, duration_s=60 * minutes)
-    if routes is None and not is_sumocfg(path):
-        rate = vehicles_per_hour or VEHICLES_PER_SIGNAL * len(found.ids)
-        make_scenario = RandomTrips(found, length, rate)
+    config = read_sumocfg(path) if is_sumocfg(path) else None
+    vehicles = Path(routes) if routes is not None else demand_of(config) if config else None
+    if vehicles is None:
+        make_scenario = RandomTrips(found, length, vehicles_per_hour or VEHICLES_PER_SIGNAL * len(found.ids))
     elif vehicles_per_hour is not None:
         raise RoadError("vehicles_per_hour is for trips drawn at random; the routes say how many vehicles drive")
     else:
-        make_scenario = functools.partial(_own_vehicles, path, None if routes is None else Path(routes), found, length)
+        make_scenario = functools.partial(_own_vehicles, vehicles, config, found, length)
     return FreeSession(found, DRIVERS[action]()), make_scenario
 
 
@@ -122,11 +123,10 @@ def _made(
     return face(*road_of(network, **options), limits, render_mode)
 
 
-def _own_vehicles(network: Path, routes: Path | None, found: Network, length: DemandConfig, seed: int) -> Scenario:
-    """The user's own vehicles from the begin of a .sumocfg, or from second 0."""
-    config = read_sumocfg(network) if is_sumocfg(network) else None
-    routes = routes or demand_of(config)
-    flow, begin_s = np.zeros((1, len(found.ids))), config.begin_s if config else 0
-    file = config.file if config else None
-    seconds = length.warmup_s, length.duration_s
-    return Scenario(routes.absolute(), (), *seconds, seed % 2**31, -1, flow, begin_s, file)
+def _own_vehicles(
+    vehicles: Path, config: SumoConfig | None, network: Network, length: DemandConfig, seed: int
+) -> Scenario:
+    """The user's own vehicles from the begin of a .sumocfg, or from second 0; the seed is SUMO's."""
+    begin_s, file = (config.begin_s, config.file) if config else (0, None)
+    flow = np.zeros((1, len(network.ids)))
+    return Scenario(vehicles.absolute(), (), length.warmup_s, length.duration_s, seed % 2**31, -1, flow, begin_s, file)

@@ -56,7 +56,8 @@ def of_learning(made: Iterable[dict]) -> list[dict]:
 
 def learning(rows_file: Path, network: str | None) -> list[dict]:
     """The points of all learning curves on one network, in the order in which each learner made them."""
-    return points(one for one in read(rows_file, LEARNING) if one.get("network") == network)
+    here = [one for one in read(rows_file, LEARNING) if one.get("network") == network]
+    return points(results.of_one_action(here))
 
 
 def points(curves: Iterable[dict]) -> list[dict]:

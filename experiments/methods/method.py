@@ -12,7 +12,8 @@ class Method(NamedTuple):
     variants: Mapping[str, Mapping[str, Any]] = {}  # of `name:variant`: what it changes in the settings
     paper_label: Mapping[str, str] = {}  # rows of the paper's tables -> what our rows for them are called
     tables: Mapping[str, tuple[str, ...]] = {}  # of the paper that are run with it -> names to run
-    make: Any = None  # a controller without learning: (name, road, vehicles per hour, folder) -> drives.Method
+    driver: Any = None  # of a controller for which a network is enough: makes what sets its signals
+    make: Any = None  # another controller without learning: (name, road, vehicles per hour, folder) -> drives.Method
     needs: str | None = None  # a package that may be missing
 
     @property

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from data.errors import DataError
 from data.loader import TrafficDataset
 from experiments.cli.networks import control_folder, grid_name, network_name
 from experiments.cli.options import RunOptions
@@ -19,8 +18,9 @@ from experiments.evaluation.drives import Scores, by_hour, summarise, take_over
 from experiments.presets import AGENT_SEEDS, TRAINING_LEVEL, experiment_config
 from experiments.report import agent_figures
 from experiments.stages import agent_road, agents, final_controllers, learners, system
+from experiments.stages.actions import action_fact, chosen_action
 from experiments.stages.agent_road import CityDays, Site
-from experiments.stages.agents import FOLLOWING, OURS
+from experiments.stages.agents import OURS
 from experiments.stages.final_controllers import Controller
 from experiments.stages.system import KERNEL
 from sim.city_road import CityRoad, episode_folder, vehicles_per_hour
@@ -32,7 +32,7 @@ from stream_jax import checkpoint, store
 from stream_jax.checkpoint import System
 from stream_jax.rl import trial
 from stream_jax.rl.agent import AgentConfig
-from stream_jax.task import GREENS, PRICES, SPACES, ActionSpace
+from stream_jax.task import ActionSpace
 
 
 class Team(NamedTuple):
@@ -196,22 +196,6 @@ def keep_whole(team: Team, agent: Any) -> None:
     folder = team.folder / "checkpoint"
     checkpoint.save(folder, whole)
     keep_surroundings(folder, team.recording, team.network, team.factor)
-
-
-def chosen_action(args: RunOptions, names: Sequence[str]) -> ActionSpace:
-    """What the learned controllers `names` set; refuses a start that is a plan of greens for those that set prices."""
-    if args.action is None and args.trained is not None:
-        return final_controllers.action_of(args.trained, names)
-    action = SPACES[args.action or PRICES.name]
-    follows = [name for name in names if name.endswith(FOLLOWING)]
-    if follows and action != GREENS:
-        raise DataError(f"{follows[0]} begins with a plan of greens; add --action {GREENS.name}.")
-    return action
-
-
-def action_fact(action: ActionSpace) -> dict[str, str]:
-    """What rows of learned controllers say about their action: nothing where it is greens, as the first ones were."""
-    return {} if action == GREENS else {"action": action.name}
 
 
 def seed_facts(scores: list[dict], curve: list[dict], cfg: AgentConfig, scenario: Scenario) -> dict[str, float]:

@@ -20,6 +20,7 @@ from experiments.methods.control.controllers import NAMES, REFERENCE, make_metho
 from experiments.presets import CONTROL, ControlConfig
 from experiments.report import control_figures
 from experiments.stages import agent_stage
+from experiments.stages.actions import action_fact
 from experiments.stages.agent_stage import Drive, Judge, Taught, Team
 from experiments.stages.agents import OURS, VARIANTS
 from experiments.tables.control_tables import HINDSIGHT
@@ -86,7 +87,7 @@ def control(args: RunOptions, out: Path, console: Console) -> Path:
             write(rows_file, [common | row for row in hindsight_rows(everybody, level, rate, reference)], level)
     rows = [row for row in results.read_rows(rows_file) if row.get("network") == network_name(args)]
     if team is not None:
-        rows = [row for row in rows if row.get("action") in (None, agent_stage.action_fact(team.action).get("action"))]
+        rows = [row for row in rows if row.get("action") in (None, action_fact(team.action).get("action"))]
     rows = results.of_one_action(rows)
     control_figures.draw_all(folder, rows, shown, curves.learning(rows_file, network_name(args)))
     print_tables(rows, console)

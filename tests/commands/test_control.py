@@ -73,3 +73,21 @@ def test_bad_input_is_one_sentence(words, said, tmp_path, monkeypatch, capsys):
     assert control.main(words) == 2
     out = capsys.readouterr().out
     assert said in out and out.count("error:") == 1 and "Traceback" not in out
+
+
+def test_a_controller_without_learning_drives_a_users_network_without_a_checkpoint(tmp_path, capsys):
+    net, routes, log = main_street(tmp_path), tmp_path / "t.rou.xml", tmp_path / "log.jsonl"
+    ways = [("west-A", "B-east"), ("north-A", "A-south"), ("side-B", "A-west")]
+    trips = [f'<trip id="{k}" depart="{3 * k}" from="{a}" to="{b}"/>' for k, (a, b) in enumerate(ways * 10)]
+    routes.write_text(f"<routes>{''.join(trips)}</routes>")
+    files = ["--network", str(net), "--routes", str(routes), "--checkpoint", str(tmp_path / "none")]
+    assert control.main([*files, "--controller", "lookahead", "--minutes", "3", "--log", str(log)]) == 0
+    ticks = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [tick["minute"] for tick in ticks] == [0, 1, 2]
+    assert set(ticks[0]) == {"minute", "queue", "longest_wait_s", "served"}
+    assert "lookahead" in capsys.readouterr().out
+
+
+def test_a_checkpoint_whose_controller_sets_something_else_is_refused(capsys):
+    assert control.main(["--action", "prices"]) == 2
+    assert "sets greens, not prices" in " ".join(capsys.readouterr().out.split())

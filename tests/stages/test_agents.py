@@ -13,6 +13,7 @@ from experiments.cli.options import RunOptions
 from experiments.evaluation import results
 from experiments.report import control_figures
 from experiments.stages import agent_stage, agents
+from experiments.stages.actions import chosen_action
 from experiments.stages.agent_road import Site
 from experiments.stages.agents import OURS
 from sim.demand import DEMAND_LEVELS
@@ -129,10 +130,10 @@ def test_who_sets_prices_has_no_plan_to_try_and_begins_with_none():
     priced = agents.agent_config(OURS, "default", HEAVY, PRICES)
     assert priced.trial.hours == 0 and priced.action == PRICES
     args = RunOptions()
-    assert agent_stage.chosen_action(args, [OURS, "ppo"]) == PRICES
-    assert agent_stage.chosen_action(RunOptions(action="greens"), ["ppo:following"]) == GREENS
+    assert chosen_action(args, [OURS, "ppo"]) == PRICES
+    assert chosen_action(RunOptions(action="greens"), ["ppo:following"]) == GREENS
     with pytest.raises(DataError, match="ppo:following begins with a plan of greens; add --action greens"):
-        agent_stage.chosen_action(args, [OURS, "ppo:following"])
+        chosen_action(args, [OURS, "ppo:following"])
 
 
 def test_a_table_shows_one_action_of_a_controller():

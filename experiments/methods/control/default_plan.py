@@ -1,6 +1,5 @@
 """The default plan: the actuated NEMA controller under action 0 (left 30 s, through 70 s, guard 85 s)."""
 
-from experiments.methods.control.driving import alone
 from experiments.methods.method import Method
 from sim.nema import NemaController
 
@@ -12,7 +11,7 @@ def driver() -> NemaController:
 
 METHOD = Method(
     "default_plan",
-    make=alone(driver),
+    driver=driver,
     # The reference of paired differences.
     tables=dict.fromkeys(("rl", "covariance", "lyapunov", "ablation", "eps_floor"), ("default_plan",)),
 )

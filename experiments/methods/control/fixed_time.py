@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from experiments.methods.control.driving import alone
 from experiments.methods.control.static_plan import StaticPlan
 from experiments.methods.method import Method
 from sim.nema import NemaConfig
@@ -29,7 +28,7 @@ def clearance_s() -> float:
 
 METHOD = Method(
     "fixed_time",
-    make=alone(driver),
+    driver=driver,
     paper_label={"Fixed Timing": "fixed_time"},
     tables={"rl": ("fixed_time",)},
 )

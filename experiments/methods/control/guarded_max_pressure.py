@@ -1,6 +1,5 @@
 """Max-pressure in which a driver who has waited a minute at a red stop line goes first: the one to beat."""
 
-from experiments.methods.control.driving import alone
 from experiments.methods.control.max_pressure import MaxPressure, MaxPressureConfig
 from experiments.methods.method import Method
 
@@ -10,4 +9,4 @@ def driver() -> MaxPressure:
     return MaxPressure(MaxPressureConfig(guard_s=60.0))
 
 
-METHOD = Method("guarded_max_pressure", make=alone(driver), tables={"rl": ("guarded_max_pressure",)})
+METHOD = Method("guarded_max_pressure", driver=driver, tables={"rl": ("guarded_max_pressure",)})

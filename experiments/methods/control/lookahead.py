@@ -29,4 +29,4 @@ def make(name: str, road: CityRoad, vehicles_per_hour: float, folder: Path) -> d
     return drives.without_learning(name, road.network, driver)._replace(version=version())
 
 
-METHOD = Method("lookahead", make=make)
+METHOD = Method("lookahead", driver=driver, make=make)

@@ -9,7 +9,6 @@ import math
 import numpy as np
 
 from experiments.methods.control import switching
-from experiments.methods.control.driving import alone
 from experiments.methods.method import Method
 from sim.nema import Detectors, Plan
 from sim.network import Network
@@ -67,7 +66,7 @@ def driver() -> MaxPressure:
 
 METHOD = Method(
     "max_pressure",
-    make=alone(driver),
+    driver=driver,
     paper_label={"Max-Pressure": "max_pressure"},
     tables={"rl": ("max_pressure",)},
 )

@@ -9,7 +9,6 @@ from collections import deque
 
 import numpy as np
 
-from experiments.methods.control.driving import alone
 from experiments.methods.method import Method
 from sim.nema import ACTUATED, MIN_GREEN, OWN_MIN, Detectors, NemaController, Plan, existing_phases
 from sim.network import Network
@@ -71,4 +70,4 @@ def driver() -> Splits:
     return Splits()
 
 
-METHOD = Method("splits", make=alone(driver))
+METHOD = Method("splits", driver=driver)

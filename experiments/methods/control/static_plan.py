@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 
-from experiments.methods.control.driving import alone
 from experiments.methods.method import Method
 from sim.nema import Detectors, NemaConfig, NemaController, Plan
 from sim.network import Network
@@ -36,8 +35,8 @@ def driver(left_s: float, through_s: float, guard_s: float = math.inf) -> Static
     return StaticPlan(np.array([left_s, through_s] * 4), guard_s)
 
 
-MIDDLE = Method("static_20_45", make=alone(partial(driver, 20.0, 45.0)))
-SHORT = Method("static_14_32", make=alone(partial(driver, 14.0, 32.0)))
-LONG = Method("static_30_70", make=alone(partial(driver, 30.0, 70.0)))
-GUARDED = Method("static_20_45_guard", make=alone(partial(driver, 20.0, 45.0, 85.0)))
-SHORT_GUARDED = Method("static_14_32_guard", make=alone(partial(driver, 14.0, 32.0, 85.0)))
+MIDDLE = Method("static_20_45", driver=partial(driver, 20.0, 45.0))
+SHORT = Method("static_14_32", driver=partial(driver, 14.0, 32.0))
+LONG = Method("static_30_70", driver=partial(driver, 30.0, 70.0))
+GUARDED = Method("static_20_45_guard", driver=partial(driver, 20.0, 45.0, 85.0))
+SHORT_GUARDED = Method("static_14_32_guard", driver=partial(driver, 14.0, 32.0, 85.0))
