@@ -13,7 +13,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from sim import registration
 from sim.render import draw_road
 from sim.session import Scenario, Session
 from stream_jax.task import ACTIONS, LOCAL, Limits, costs, physical_state, traffic_reward
@@ -74,6 +73,3 @@ class SignalEnv(gymnasium.Env):
 def local_observations(road: RoadMeasurement, action: np.ndarray) -> np.ndarray:
     """What each intersection sees of itself, [I, 19]: its part of x and its plan."""
     return np.concatenate([np.asarray(physical_state(road)), action], axis=1).astype(np.float32)
-
-
-registration.register()

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sim import registration
 from sim.city_road import PAPER_GRID
 from sim.demand import DEMAND_LEVELS, DemandConfig, TripPlanner
 from sim.drivers import DRIVERS
@@ -30,8 +29,6 @@ from stream_jax.task import PRICES, SPACES, Limits
 from stream_jax.types import RoadMeasurement
 
 VEHICLES_PER_SIGNAL = DEMAND_LEVELS["moderate"].vehicles_per_hour / PAPER_GRID  # an hour, where nobody says otherwise
-
-registration.register()
 
 
 def signal_env(network: Path | str, **options: Any) -> SignalEnv:
