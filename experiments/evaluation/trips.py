@@ -8,6 +8,7 @@ finished, and one that never departed has waited from its planned departure to t
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ METRICS = {
 class Watch:
     """A signal driver around another one, which it measures: how long vehicles stand, and how many do."""
 
-    def __init__(self, driver: object) -> None:
+    def __init__(self, driver: Any) -> None:
         self._driver = driver
         self.native = getattr(driver, "native", False)  # SUMO runs the signals itself
         self.programs = getattr(driver, "programs", None)
