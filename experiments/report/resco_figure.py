@@ -32,6 +32,8 @@ def delays(rows: list[dict]) -> Figure:
         places, [one.best for one in known], "*", mfc="none", color="0.4", label="published learner, best episode"
     )
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
     axes.set_xticks(range(len(maps)), maps, fontsize=8)
     axes.set_ylabel("delay, s per trip")
     axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))

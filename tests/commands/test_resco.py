@@ -53,6 +53,13 @@ def test_a_map_is_driven_and_its_rows_say_what_they_are_of(tmp_path, capsys):
     assert "1 of 1" in said and "published learner" in said
 
 
+def test_an_episode_repeats_itself_exactly(tmp_path):
+    words = ("--maps", "ingolstadt1", "--controllers", "fixed", "greedy", "--seeds", "1")
+    assert command(tmp_path / "both", *words) == command(tmp_path / "alone", *words[:3], "greedy", "--seeds", "1") == 0
+    both, alone = rows(tmp_path / "both"), rows(tmp_path / "alone")
+    assert [row for row in both if row["method"] == "greedy"] == alone
+
+
 def test_finished_episodes_are_not_driven_again_and_more_seeds_are_added(tmp_path, driven):
     words = ("--maps", "ingolstadt1", "--controllers", "fixed", "greedy", "--seeds")
     assert command(tmp_path, *words, "1") == command(tmp_path, *words, "2") == 0
