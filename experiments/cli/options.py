@@ -19,7 +19,11 @@ LEVELS = ("moderate", "heavy", "overload", "all")  # of demand
 PRESETS = ("smoke", "default", "paper")
 SIDES = {"smoke": 2, "default": 4, "paper": 4}  # intersections a side of each preset's grid
 # What has to be there before a table can be drawn.
-TABLE_STAGES = {name: STAGES[: STAGES.index(table.stage) + 1] for name, table in paper.TABLES.items()}
+TABLE_STAGES = (
+    dict.fromkeys(paper.TABLES, STAGES[: STAGES.index("control") + 1])
+    | dict.fromkeys(paper.DETECT_TABLES, STAGES[: STAGES.index("detect") + 1])
+    | dict.fromkeys(paper.FORECAST_TABLES, STAGES[: STAGES.index("forecast") + 1])
+)
 
 METHODS_HELP = (
     f"forecasters to compare: {', '.join(catalogue.FORECASTERS)} (the references persistence, historical_average, "

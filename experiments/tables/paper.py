@@ -22,7 +22,6 @@ class PaperTable(NamedTuple):
     columns: tuple[str, ...]  # the first says what the rows are
     rows: dict[str, tuple]  # one cell for each further column
     doubts: tuple[Doubt, ...] = ()
-    stage: str = "control"  # the last that has to run before it can be drawn
 
 
 TABLES = {
@@ -44,7 +43,6 @@ TABLES = {
             Doubt(("MAE",), (), "the same multiple of NRMSE in all rows, to 0.6 %"),
             Doubt(("RIW", "efficiency"), (), "90 % coverage at these NRMSE needs about twice the width"),
         ),
-        stage="forecast",
     ),
     "cross_dataset": PaperTable(
         "tab:cross_dataset",
@@ -52,7 +50,6 @@ TABLES = {
         ("method", "T-Drive", "GeoLife", "Porto", "Manhattan"),
         {"STACI": (1.89, 1.76, 1.82, 1.71), "RIPCN": (1.73, 1.68, 1.75, 1.64), "PU-GAT+": (2.13, 1.95, 2.01, 1.89)},
         (Doubt(("T-Drive", "GeoLife", "Porto", "Manhattan"), (), "the widths are too small for NRMSE"),),
-        stage="forecast",
     ),
     "anomaly": PaperTable(
         "tab:anomaly",
@@ -71,7 +68,6 @@ TABLES = {
             Doubt(("FDR",), ("CRFN + BH", "CRFN-BY"), "not 1 - precision as in the rows above"),
             Doubt(("event FDR",), ("CRFN + BH", "CRFN-BY"), "unlogged events count as false"),
         ),
-        stage="detect",
     ),
     "rl": PaperTable(
         "tab:rl",
@@ -104,7 +100,6 @@ TABLES = {
             "RL action selection": (8.2, 0.356),
             "Total": (23.0, 1.0),
         },
-        stage="detect",
     ),
     "ablation": PaperTable(
         "tab:ablation",
@@ -166,7 +161,6 @@ TABLES = {
             "0.2": (0.878, 0.48, "very high"),
         },
         (Doubt(("coverage",), ("0.2",), "the long-run identity allows this only over fewer than 250 steps"),),
-        stage="forecast",
     ),
     "clusters": PaperTable(
         "tab:cluster_sensitivity",
@@ -180,7 +174,6 @@ TABLES = {
             "30": (0.916, 2.08, 9),
         },
         (Doubt(("smallest cluster",), (), "always floor(293 / K): equal parts, not k-means"),),
-        stage="forecast",
     ),
     "trimming": PaperTable(
         "tab:trim_sensitivity",
@@ -194,7 +187,6 @@ TABLES = {
             "0.1": (0.036, 0.032, 0.61),
         },
         (Doubt(("FDR", "event FDR", "recall"), (), "trimming lowers every p-value, so these can only grow"),),
-        stage="detect",
     ),
     "gamma": PaperTable(
         "tab:gamma_values",
@@ -206,21 +198,18 @@ TABLES = {
             "3": (1.12, 0.15, -0.23, 0.52),
             "sign flips": (0.0, None, 0.23, None),
         },
-        stage="forecast",
     ),
     "delta": PaperTable(
         "tab:delta_sensitivity",
         "Self-loop bias delta on T-Drive",
         ("delta", "NRMSE", "coverage"),
         {"-1": (0.268, 0.908), "0": (0.261, 0.911), "1": (0.259, 0.912), "learned": (0.254, 0.914)},
-        stage="forecast",
     ),
     "p_values": PaperTable(
         "tab:pvalue_methods",
         "Where the p-values come from",
         ("p-values", "FDR", "recall"),
         {"Parametric Gaussian": (0.068, 0.76), "Parametric Student-t": (0.061, 0.74), "Conformalized": (0.041, 0.72)},
-        stage="detect",
     ),
     "lyapunov": PaperTable(
         "tab:lyapunov_ablation",
@@ -247,7 +236,6 @@ TABLES = {
             "20 x 4": (0.48, 0.093, 0.045),
         },
         (Doubt(("FDR of BH", "FDR of BY"), (), "resampling leaves a mean alone whatever the block"),),
-        stage="detect",
     ),
     "datasets": PaperTable(
         "tab:full_results",
@@ -290,9 +278,13 @@ TABLES = {
             "Overall": (23, 0.74, 156, 0.72, 89, 0.68),
         },
         (Doubt(("Manhattan recall",), ("Overall",), "the rows above sum to 61 of 89, which is 0.685"),),
-        stage="detect",
     ),
 }
+
+
+# The last stage that has to run before a table can be drawn; control for those not named.
+FORECAST_TABLES = ("forecasting", "cross_dataset", "aci", "clusters", "gamma", "delta")
+DETECT_TABLES = ("anomaly", "latency", "trimming", "p_values", "dependence", "events")
 
 
 def value(table: str, row: str, column: str) -> float | str | None:
