@@ -86,7 +86,6 @@ TABLES = {
             Doubt(("violations per episode",), (), "equals 1 - safety in every row: one indicator under two names"),
             Doubt(("rho_Lyap",), (), "the share of falling steps is one half in any stationary regime"),
         ),
-        stage="control",
     ),
     "latency": PaperTable(
         "tab:runtime",
@@ -124,14 +123,12 @@ TABLES = {
             Doubt(("NRMSE", "coverage"), ("w/o trimmed calibration",), "trimming is downstream of the forecast"),
             Doubt(("FDR",), ("w/o trimmed calibration",), "trimming can only add rejections"),
         ),
-        stage="control",
     ),
     "covariance": PaperTable(
         "tab:cov_ablation",
         "Covariance of the cells around an intersection",
         ("covariance", "reward", "safety"),
         {"Diagonal": (14.3, 0.931), "Distance kernel": (15.1, 0.952), "Learned": (15.4, 0.958)},
-        stage="control",
     ),
     "eps_floor": PaperTable(
         "tab:eps_floor",
@@ -147,7 +144,6 @@ TABLES = {
             Doubt(("safety",), (), "the floor is used after the fact and cannot change a rollout"),
             Doubt(("eps*",), (), "does not follow from the constants that the paper states"),
         ),
-        stage="control",
     ),
     "aci": PaperTable(
         "tab:aci_sensitivity",
@@ -222,7 +218,6 @@ TABLES = {
             "Hard": (15.1, 0.952, 0.923),
         },
         (Doubt(("rho_Lyap",), (), "the share of falling steps is one half in any stationary regime"),),
-        stage="control",
     ),
     "dependence": PaperTable(
         "tab:dependence",
@@ -256,7 +251,6 @@ TABLES = {
             "Manhattan, STREAM-RL": (0.278, 0.909, 0.48, 1.89, 0.046, 0.68, 12.4, 0.923),
         },
         (Doubt(("RIW", "efficiency"), (), "90 % coverage at these NRMSE needs about twice the width"),),
-        stage="control",
     ),
     "events": PaperTable(
         "tab:real_events",
