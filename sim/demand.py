@@ -213,12 +213,12 @@ def draw_trips(
     paths = find_paths(roads, rng, cfg.perceptions)
     start_s = np.concatenate([[0.0], cfg.warmup_s + cfg.bin_s * np.arange(len(rates) - 1)])
     end_s = np.minimum(np.append(start_s[1:], np.inf), cfg.warmup_s + cfg.duration_s)
-    origin_share = _shares(
+    origin_share = origin_shares(
         roads.origin_signal, roads.origin_is_entry, np.any(paths.reachable, axis=1), cfg, rates.shape[1]
     )
     depart, origin, goal = [], [], []
     for piece, (low, high) in enumerate(zip(start_s, end_s, strict=True)):
-        pull = _goal_chances(network, roads, paths.reachable, flow[piece], cfg)  # [O, D]
+        pull = goal_chances(network, roads, paths.reachable, flow[piece], cfg)  # [O, D]
         mean = rates[piece][roads.origin_signal] * origin_share * (high - low)  # [O]
         count = rng.poisson(mean)
         for place in np.nonzero(count)[0]:
@@ -256,7 +256,7 @@ def _check(flow: np.ndarray, first_step: int, vehicles_per_hour: float, num_sign
         raise RoadError(f"vehicles per hour must be a positive number, got {vehicles_per_hour}")
 
 
-def _shares(
+def origin_shares(
     signal: np.ndarray, is_fringe: np.ndarray, usable: np.ndarray, cfg: DemandConfig, num_signals: int
 ) -> np.ndarray:
     """Each edge's share of its intersection's trips, [O]; an intersection without usable edges sends none."""
@@ -265,12 +265,12 @@ def _shares(
     return weight / np.maximum(total, 1e-12)[signal]
 
 
-def _goal_chances(
+def goal_chances(
     network: Network, roads: Roads, reachable: np.ndarray, flow: np.ndarray, cfg: DemandConfig
 ) -> np.ndarray:
     """Probability of each goal for a trip from each origin, [O, D]; never the intersection that it meets first."""
     usable = np.ones(len(roads.goals), bool)
-    attraction = (flow[roads.goal_signal] + 1e-9) * _shares(
+    attraction = (flow[roads.goal_signal] + 1e-9) * origin_shares(
         roads.goal_signal, roads.goal_is_exit, usable, cfg, len(flow)
     )
     place = np.asarray(network.position)

@@ -4,8 +4,10 @@ An edge of the road is a node here and a permitted turn is an arc, so turns can 
 this too, but takes a process and a second for each scenario; a network is read once and routed in milliseconds.
 """
 
+import gzip
 import itertools
 import re
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import NamedTuple
 
@@ -110,6 +112,26 @@ def edges_of(roads: Roads, paths: Paths, perception: int, origin: int, goal: int
 def read_trips(path: Path) -> list[str]:
     """Edges of each trip of a route file that `sim/demand.py` wrote."""
     return re.findall(r'<route edges="([^"]*)"', Path(path).read_text())
+
+
+def read_departures(path: Path) -> list[tuple[float, str]]:
+    """Departure in s and edges of every vehicle of a route file, in order of departure.
+
+    Raises RoadError where a vehicle's edges are not written out: SUMO's duarouter does that.
+    """
+    with gzip.open(path) if Path(path).suffix == ".gz" else open(path, "rb") as stream:
+        root = ET.parse(stream).getroot()
+    routes = {route.get("id"): route.get("edges") for route in root.iter("route") if route.get("id")}
+    vehicles = []
+    for vehicle in root.iter("vehicle"):
+        own = vehicle.find("route")
+        edges = routes.get(vehicle.get("route")) if own is None else own.get("edges")
+        if not edges:
+            raise RoadError(f"vehicle {vehicle.get('id')} of {path} has no edges; let duarouter write them")
+        vehicles.append((float(vehicle.get("depart")), " ".join(edges.split())))
+    if not vehicles or root.find("trip") is not None or root.find("flow") is not None:
+        raise RoadError(f"{path} has flows or trips without edges; let duarouter write vehicles with routes")
+    return sorted(vehicles, key=lambda one: one[0])
 
 
 def phase_counts(network: Network, trips: list[str]) -> np.ndarray:

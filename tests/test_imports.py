@@ -32,7 +32,7 @@ ALLOWED = {
         "stream_jax.store",
         "stream_jax.rl",
     ),
-    "stream_jax/road/": ("stream_jax.types", "stream_jax.road"),
+    "stream_jax/road/": ("stream_jax.types", "stream_jax.task", "stream_jax.road"),
     "stream_jax/": ("stream_jax",),
     "sim/city_road.py": ("sim", "stream_jax.store", "data.coverage", "data.errors", "data.loader"),
     "sim/keeping.py": ("sim", "data.errors", "data.loader"),
