@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from sim.demand import DemandConfig, goal_chances, origin_shares
 from sim.compile_road import CLOSURES, Compiled, compile_road
+from sim.demand import DemandConfig, goal_chances, origin_shares
 from sim.network import Network
 from sim.routes import Roads, edges_of, find_paths
 from sim.stages import Programs

@@ -22,6 +22,7 @@ VERSIONS: Mapping[str, int] = {
     "checkpoint": 2,  # layout of a trained system or forecaster on disk
     "dataset": 1,  # layout of the shards and of their manifest
     "demand": 1,  # demand and road that an agent learns on
+    "drivers": 1,  # how vehicles of a compiled road drive
     "episode": 2,  # how an episode is driven: since 2, a controller also drives its warm-up
     "forecast": 1,  # forecasts of one method and fold
     "learning": 2,  # how agents learn

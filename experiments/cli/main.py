@@ -41,6 +41,7 @@ COMMANDS = {
     "sweep": Command("experiments.sweep:main", "train many seeds over all devices"),
     "resco": Command("experiments.resco:main", "compare controllers on RESCO's public maps"),
     "demand": Command("experiments.demand_sweep:main", "measure controllers over levels of demand"),
+    "road": Command("experiments.road.command:main", "fit compiled roads to SUMO, and judge them against it"),
     "interrupted": Command("experiments.interrupted:main", "compare a run that is killed often with one left alone"),
     "download": Command("data.download:main", "fetch a dataset from its publisher"),
 }

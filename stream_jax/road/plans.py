@@ -13,7 +13,6 @@ from stream_jax.road.controller import GREEN, RED, YELLOW, LookaheadState, start
 from stream_jax.road.tables import Seen, Tables
 from stream_jax.road.world import Controller
 
-
 YELLOW_S, ALL_RED_S = 3, 2
 
 

@@ -1,9 +1,9 @@
 """One second of a compiled road: who crosses a stop line, who enters which lane, who halts.
 
 A vehicle crosses at a moment, not in a second: as soon as it is there, the stop line is free again after the one before
-it, and the light allows. Moments are carried on to the next stop line, so that travel times are continuous in saturation
-flows, travel times and lost times; whole are only the vehicles (a fluid would lose the last one). All lanes take at most
-one vehicle a second.
+it, and the light allows. Moments are carried on to the next stop line, so travel times are continuous in saturation
+flows, travel times and lost times; only vehicles are whole (a fluid would lose the last one). A lane takes at most one
+vehicle a second.
 """
 
 from typing import NamedTuple

@@ -1,0 +1,1 @@
+"""Fits compiled roads to SUMO, and judges them against it."""
