@@ -60,8 +60,15 @@ def test_a_table_of_positions_becomes_forecasts_with_intervals():
     assert 80.0 < coverage < 99.0  # 90 % is aimed at; one test day of 16 cells is a small sample
 
 
+def test_prices_learned_on_a_compiled_road_shorten_queues_in_sumo():
+    told = run("learn_on_a_compiled_road", "--rounds", "8")
+    assert told.returncode == 0, told.stderr
+    before, after = (float(queue) for queue in re.findall(r"in SUMO: mean queue +([\d.]+)", told.stdout))
+    assert after < before
+
+
 def test_no_example_needs_the_experiments():
-    assert len(EXAMPLES) == 4
+    assert len(EXAMPLES) == 5
     assert [
         path.name for path in EXAMPLES if "experiments" in re.findall(r"^(?:from|import) (\w+)", path.read_text(), re.M)
     ] == []
