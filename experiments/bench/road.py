@@ -38,7 +38,6 @@ from stream_jax.road.env import Params, World
 from stream_jax.road.world import Controller, lookahead, usual_drivers
 
 CORES = os.cpu_count() or 1
-FILLING = 5  # control steps before the clock starts
 
 
 def open_lights() -> Controller:
@@ -53,14 +52,14 @@ def speed(world: World, params: Params, environments: int, steps: int, trace: Pa
     divided = NamedSharding(Mesh(np.array(devices), ("environments",)), PartitionSpec("environments"))
     keys = jax.device_put(jax.random.split(jax.random.key(0), environments), divided)
 
-    def drive(key: Array, state: object, length: int) -> object:
+    def drive(key: Array, state: object) -> object:
         told = jnp.zeros((signals, 9))
         one = lambda state, drawn: (world.step(drawn, state, told, params)[0], None)  # noqa: E731
-        return jax.lax.scan(one, state, jax.random.split(key, length))[0]
+        return jax.lax.scan(one, state, jax.random.split(key, steps))[0]
 
-    states = jax.jit(jax.vmap(lambda key: drive(key, world.reset(key, params), FILLING)))(keys)
-    run = jax.jit(jax.vmap(functools.partial(drive, length=steps))).lower(keys, states).compile()
-    jax.block_until_ready(run(keys, states))
+    states = jax.jit(jax.vmap(lambda key: world.reset(key, params)))(keys)
+    run = jax.jit(jax.vmap(drive)).lower(keys, states).compile()
+    states = jax.block_until_ready(run(keys, states))  # the road fills
     with jax.profiler.trace(trace) if trace else contextlib.nullcontext():
         begin = time.perf_counter()
         jax.block_until_ready(run(keys, states))

@@ -26,7 +26,7 @@ class WorldConfig:
     """How a road is lived through; what is fitted is in `Drivers`."""
 
     control_s: int = 60  # length of a control step
-    places: tuple[int, ...] = (1, 1, 1, 1, 2, 2, 4, 4, 8)  # vehicles in each place that a signal sees of a lane
+    places: tuple[int, ...] = (1, 2, 4, 8, 9)  # vehicles in each place that a signal sees of a lane
     reach_s: float = 29.0  # a signal sees vehicles that could reach it so soon: 400 m at 50 km/h
     window: int = 15  # control steps over which the served share is taken
     teleport_s: int = 300  # a vehicle that stood at the front so long is let through by force

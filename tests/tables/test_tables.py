@@ -40,6 +40,7 @@ PAGES = {
     "docs/results/control.md": "control",
     "docs/results/speed.md": "speed",
     "docs/results/paper.md": "paper",
+    "docs/concepts/road.md": "road",
 }  # every page with a generated block
 
 
