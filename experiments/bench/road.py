@@ -58,7 +58,8 @@ def speed(world: World, params: Params, environments: int, steps: int, trace: Pa
         return jax.lax.scan(one, state, jax.random.split(key, steps))[0]
 
     states = jax.jit(jax.vmap(lambda key: world.reset(key, params)))(keys)
-    run = jax.jit(jax.vmap(drive)).lower(keys, states).compile()
+    states = jax.device_put(states, divided)
+    run = jax.jit(jax.vmap(drive), out_shardings=divided).lower(keys, states).compile()
     states = jax.block_until_ready(run(keys, states))  # the road fills
     with jax.profiler.trace(trace) if trace else contextlib.nullcontext():
         begin = time.perf_counter()

@@ -36,6 +36,7 @@ class _Crossing(NamedTuple):
     has_light: Array  # [L] bool
     target: Array  # [L] int32 lane that he drives into, L: none
     forced: Array  # [L] bool
+    yields: Array  # [L] bool: he may go, but waits for a gap
     shut_in: Array  # [L] bool: he cannot reach the stop line for those who overflow the pocket beside
 
 
@@ -111,7 +112,7 @@ def pass_second(
     moved = _inserted(shifted, comes, is_new)
     state, halts = _bands(road, drivers, state, moved, cross, is_gone, now)
 
-    begins_red = ~cross.has_light & (head < now + 1.0)
+    begins_red = ~cross.has_light & ~cross.yields & (head < now + 1.0)
     free = jnp.where(is_gone, cross.moment + rule.headway[road.base + lanes.vehicle[0] % MOVES], state.free)
     lost = drivers.startup_s + jnp.where(cross.shut_in, road.pocket_s, 0.0)
     free = jnp.where(begins_red, jnp.maximum(free, now + 1.0 + lost), free)
@@ -171,8 +172,9 @@ def _cross(
     is_green = (shown == GREEN) | is_uncontrolled
     is_ending = (shown == YELLOW) & (yellow <= drivers.yellow_s + 1e-3)
     light = (2 * is_green + is_ending).reshape(-1)[move]  # 2: green, 1: those who roll may still go
-    waits = _waits_for_others(road, drivers, state, is_green, move, head)
-    has_light = (light == 2) & ~waits | (light == 1) & (state.moves | (head > now - 1.0))
+    yields, waits = _waits_for_others(road, drivers, state, is_green, move, head)
+    # Who waited for a gap crosses when the others stop.
+    has_light = (light == 2) & ~waits | (light == 1) & (state.moves | yields | (head > now - 1.0))
 
     # Who overflowed a pocket stands in the way of all who came later on the same lane upstream.
     place = jnp.minimum(road.pocket, lanes.ready.shape[0] - 1)
@@ -190,20 +192,28 @@ def _cross(
         jnp.append(state.entered - state.left, 0)[best[after]] < lanes.ready.shape[0] - 1
     )
     target = jnp.where(can & ~road.hop_is_last[hop] & fits, best[after], road.lanes)
-    return _Crossing(moment, can, has_light & ~is_shut_in & (fits | road.hop_is_last[hop]), target, forced, is_shut_in)
+    return _Crossing(
+        moment,
+        can,
+        has_light & ~is_shut_in & (fits | road.hop_is_last[hop]),
+        target,
+        forced,
+        (light == 2) & waits,
+        is_shut_in,
+    )
 
 
 def _waits_for_others(
     road: Road, drivers: Drivers, state: RoadState, is_green: Array, move: Array, head: Array
-) -> Array:
-    """[L] whether the first has green but must yield to somebody who comes."""
+) -> tuple[Array, Array]:
+    """[L] whether the first has to yield where he goes, and whether somebody comes now."""
     signals, movements = road.turn.shape
     stage = state.signal.stage
     yields = jnp.take_along_axis(road.tables.yields, stage[:, None, None], 1)[:, 0]  # [I, M]
     goes = (is_green & ~yields).reshape(-1)[move] & (head < state.now + drivers.gap_s)
     goes = goes.reshape(signals, -1, 1) & (move.reshape(signals, -1, 1) % movements == jnp.arange(movements))
     is_met = (road.conflicts & goes.any(1)[:, None]).any(2)  # [I, M]
-    return (yields & is_met).reshape(-1)[move]
+    return yields.reshape(-1)[move], (yields & is_met).reshape(-1)[move]
 
 
 def _departing(state: RoadState) -> tuple[Array, Array, Array]:
