@@ -62,6 +62,7 @@ class World:
             front=lanes,
             stop=lanes,
             moves=lanes > 0,
+            inside=lanes > 0,
             stuck=lanes,
             yellow=jnp.zeros(road.turn.shape),
             inserted=jnp.zeros(road.origins, jnp.int32),

@@ -128,6 +128,7 @@ def pass_second(
         left=left,
         left_at=state.left_at.at[second].set(left),
         free=free,
+        inside=cross.yields & (state.inside | is_gone),
         stuck=jnp.where(is_gone | ~halts[0], 0.0, state.stuck + 1.0),
         yellow=yellow,
         inserted=state.inserted + inserted,
@@ -174,7 +175,7 @@ def _cross(
     light = (2 * is_green + is_ending).reshape(-1)[move]  # 2: green, 1: those who roll may still go
     yields, waits = _waits_for_others(road, drivers, state, is_green, move, head)
     # Who waited for a gap crosses when the others stop.
-    has_light = (light == 2) & ~waits | (light == 1) & (state.moves | yields | (head > now - 1.0))
+    has_light = (light == 2) & ~(waits & state.inside) | (light == 1) & (state.moves | yields | (head > now - 1.0))
 
     # Who overflowed a pocket stands in the way of all who came later on the same lane upstream.
     place = jnp.minimum(road.pocket, lanes.ready.shape[0] - 1)

@@ -115,6 +115,7 @@ class RoadState(NamedTuple):
     front: Array  # [L] vehicles of the queue that began to move since it got green
     stop: Array  # [L] of those, how many have stopped again
     moves: Array  # [L] bool: the queue had a way out in the last second
+    inside: Array  # [L] bool: one who yields waits inside the junction, where there is room for him alone
     stuck: Array  # [L] s that the first vehicle has halted
     yellow: Array  # [I, M] s of yellow
     inserted: Array  # [O] trips that entered the road
