@@ -50,6 +50,7 @@ class Row(NamedTuple):
     run: str | None = None  # of several that were compared
     map: str | None = None  # of a benchmark
     environments: int | None = None  # that were simulated together
+    controllers: int | None = None  # that were ranked
 
 
 class Facts(NamedTuple):
