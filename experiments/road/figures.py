@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.report.html import section
 from stream_jax import store
 
 SHOWN = ("look_ahead", "actuated_40", "cycle_120", "starving")  # whose queues are drawn
@@ -17,11 +16,11 @@ SHOWN = ("look_ahead", "actuated_40", "cycle_120", "starving")  # whose queues a
 
 def write_page(path: Path, network: str, compared: dict[str, Any], rows: list[dict]) -> None:
     """Writes the page. Args: compared: by level, as `experiments.road.judge.Compared`."""
-    parts = [section("rows", "Agreement", _table(rows))]
+    parts = [_section("rows", "Agreement", _table(rows))]
     for level, one in compared.items():
-        parts.append(section(f"queues-{level}", f"Queues over an hour: {level}", _image(queues(one))))
-        parts.append(section(f"ranking-{level}", f"Ranking: {level}", _image(ranking(one))))
-        parts.append(section(f"errors-{level}", f"Errors by controller: {level}", _image(errors(one))))
+        parts.append(_section(f"queues-{level}", f"Queues over an hour: {level}", _image(queues(one))))
+        parts.append(_section(f"ranking-{level}", f"Ranking: {level}", _image(ranking(one))))
+        parts.append(_section(f"errors-{level}", f"Errors by controller: {level}", _image(errors(one))))
     title = f"Compiled road against SUMO: {html.escape(network)}"
     store.write_text(path, f"<!doctype html><meta charset=utf-8><title>{title}</title><h1>{title}</h1>{''.join(parts)}")
 
@@ -65,6 +64,11 @@ def errors(one: Any) -> Figure:
     axes.set_ylabel("mean queue")
     axes.legend()
     return figure
+
+
+def _section(place: str, title: str, content: str) -> str:
+    """A part of the page that a link leads to."""
+    return f'<section id="{place}"><h2>{html.escape(title)}</h2>{content}</section>'
 
 
 def _table(rows: list[dict]) -> str:
