@@ -37,8 +37,13 @@ class LookaheadConfig:
     yield_weight: float = 0.6  # what a vehicle counts where it has to yield
     near_s: float = 15.0  # vehicles that arrive so soon count as need
     here_s: float = 4.0  # and those that arrive so soon call their movement, as those do that wait
-    overdue_s: float = 75.0  # a movement called for so long without green goes next
-    cycle_s: float = 110.0  # into which the needs of all stages are fitted when some movement is overdue
+    overdue_s: float = 50.0  # a movement called for so long without green goes next
+    fair_s: float = 20.0  # after so long a movement has a right to its share
+    firm: float = 1.1
+    gap_s: float = 3.0
+    by_turn: int = 0
+    full_s: float = 1e9
+    cycle_s: float = 90.0  # into which the needs of all stages are fitted when some movement is overdue
     phase_range: float = 4.0  # price 1 multiplies a weight by this, price -1 divides it
     wait_range: float = 4.0  # the same for the weight of waiting
     horizons_s: tuple[float, ...] = (2, 4, 6, 9, 12, 15, 19, 24, 30, 40, 50, 60)
@@ -52,7 +57,7 @@ class LookaheadState(NamedTuple):
     colour: Array  # [I] int32 GREEN, YELLOW, or RED for the all-red after yellow
     timer: Array  # [I] s shown of this colour
     age: Array  # [I, M] s of the movement's green, 0 if it has none
-    called: Array  # [I, M] s since somebody wanted the movement, which had no green
+    called: Array  # [I, M] s that somebody has wanted the movement without green, or had until its green began
 
 
 def start(tables: Tables) -> LookaheadState:
@@ -85,11 +90,11 @@ def _advance(
     """One signal; the axis I is gone."""
     state = _clear(state, cfg)
     green = tables.serves[state.stage] & (state.colour == GREEN) | _stays(state, tables)
-    is_wanted, need = _needs(seen, tables, cfg)
-    called = jnp.where(is_wanted & ~green, state.called + 1.0, 0.0)
+    is_wanted, flows, need = _needs(seen, tables, cfg)
+    called = jnp.where(green, state.called, jnp.where(is_wanted, state.called + 1.0, 0.0))
     state = state._replace(age=jnp.where(green, state.age, 0.0), called=called)
     rate = _rates(state, seen, prices, tables, green, cfg)
-    target = _choose(state, rate, need, green, tables, cfg)
+    target = _choose(state, rate, flows, need, seen.room, green, tables, cfg)
     leaves = (state.colour == GREEN) & (target != state.stage)
     state = state._replace(
         target=jnp.where(leaves, target, state.target),
@@ -98,7 +103,8 @@ def _advance(
     )
     now = tables.serves[state.stage] & (state.colour == GREEN) | _stays(state, tables)
     shown = jnp.where(now, GREEN, jnp.where(tables.serves[state.stage] & (state.colour == YELLOW), YELLOW, RED))
-    return state._replace(age=jnp.where(now, state.age + 1.0, 0.0)), shown
+    called = jnp.where(green & ~now, 0.0, state.called)
+    return state._replace(age=jnp.where(now, state.age + 1.0, 0.0), called=called), shown
 
 
 def _clear(state: LookaheadState, cfg: LookaheadConfig) -> LookaheadState:
@@ -123,8 +129,10 @@ def _needs(seen: Seen, tables: Tables, cfg: LookaheadConfig) -> tuple[Array, Arr
     is_it = seen.movement[..., None] == jnp.arange(tables.phase.shape[0])  # [L, K, M]
     near = seen.count * (seen.eta <= cfg.near_s)
     need = (is_it * near[..., None]).sum(1).max(0) * cfg.headway_s
-    is_here = (seen.count > 0) & ((seen.eta <= cfg.here_s) | (seen.waited > 0))
-    return (is_it & is_here[..., None]).any((0, 1)), need
+    is_close = (seen.count > 0) & (seen.eta <= cfg.here_s)
+    is_here = is_close | (seen.count > 0) & (seen.waited > 0)
+    flows = (is_it & ((seen.count > 0) & (seen.eta <= cfg.gap_s))[..., None]).any((0, 1))
+    return (is_it & is_here[..., None]).any((0, 1)), flows, need
 
 
 def _rates(
@@ -180,26 +188,35 @@ def _running(join: Callable[[Array, Array], Array], values: Array, neutral: Arra
 
 
 def _choose(
-    state: LookaheadState, rate: Array, need: Array, green: Array, tables: Tables, cfg: LookaheadConfig
+    state: LookaheadState, rate: Array, flows: Array, need: Array, room: Array, green: Array, tables: Tables,
+    cfg: LookaheadConfig,
 ) -> Array:
     """The stage to show next, the present one included."""
     stages = jnp.arange(tables.serves.shape[0])
     ends = green & ~tables.serves  # [S, M]
     is_allowed = (stages < tables.stages) & (~ends | (state.age >= tables.min_green)).all(1)
 
-    waits = jnp.where(need > 0, state.called, 0.0)
+    is_open = room >= 1.0
+    waits = jnp.where((need > 0) & is_open & ~green, state.called, 0.0)
     longest = waits.argmax()
     is_overdue = waits[longest] > cfg.overdue_s
-    by_stage = jnp.zeros(len(stages)).at[tables.home].max(need)  # [S]
+    whole = jnp.where(need > 0, need + jnp.where(green, state.age, 0.0), 0.0)  # what a green needs from its beginning
+    by_stage = jnp.zeros(len(stages)).at[tables.home].max(whole)  # [S]
     lost = (cfg.yellow_s + cfg.all_red_s + cfg.startup_s) * (by_stage > 0).sum()
     scale = jnp.minimum(1.0, (cfg.cycle_s - lost) / jnp.maximum(by_stage.sum(), 1e-6))
-    # A green is not cut for the overdue before it had its share of the cycle, unless nobody is left to serve.
-    own = jnp.where(green & (need > 0), by_stage[tables.home] * scale, 0.0)
-    young = jnp.where(green & (need > 0), state.age, 0.0)
-    has_share = (young >= own).all()
-    is_forced = is_overdue & has_share & ~green[longest]
-
-    rate = jnp.where(stages == state.stage, rate * cfg.hysteresis + 1e-6, rate)
-    candidates = is_allowed & (~is_forced | tables.serves[:, longest])
+    share = by_stage[tables.home] * scale
+    before = waits[longest] - state.age  # how long the one that waits longest had waited when a green began
+    is_first = state.called >= jnp.where(waits[longest] > cfg.cycle_s, before, jnp.minimum(before, cfg.fair_s))
+    is_kept = green & flows & is_open & (state.age < share) & is_first
+    is_overdue = is_overdue | (by_stage.sum() + lost > cfg.full_s)
+    keeps = (tables.serves | ~is_kept).all(1)
+    turn = jnp.where(is_kept.any(), keeps, tables.serves[:, longest])
+    candidates = is_allowed & (~is_overdue | turn)
+    stay = jnp.where(is_overdue, cfg.firm, cfg.hysteresis)
+    rate = jnp.where(stages == state.stage, rate * stay + 1e-6, rate)
+    due = (tables.serves & ~green & (need > 0) & is_open) @ (state.called + 1.0)
+    due = jnp.where(stages == state.stage, 1e-3, due)
+    if cfg.by_turn:
+        rate = jnp.where(is_overdue & (is_kept.any() | (cfg.by_turn != 2)) & (~is_kept.any() | (cfg.by_turn != 3)), due, rate)
     best = jnp.where(candidates, rate, -1.0).argmax()
     return jnp.where(candidates.any() & (tables.stages > 0), best, state.stage).astype(jnp.int32)
