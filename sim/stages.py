@@ -10,7 +10,7 @@ from stream_jax.road.controller import GREEN
 from stream_jax.road.tables import Tables, make_tables
 
 Programs = Literal["nema", "own"]
-OWN_MIN_GREEN_S = 7.0  # of the green phases of a program of its own
+OWN_MIN_GREEN_S = 5.0  # of the green phases of a program of its own: SUMO's own default
 
 
 class Stages(NamedTuple):
@@ -74,7 +74,8 @@ def state_string(states: tuple[str, ...], stage: int, target: int, colour: int) 
     if colour == GREEN:
         return now
     ends = "y" if colour == YELLOW else "r"
-    return "".join(ends if a in "Gg" and b not in "Gg" else a for a, b in zip(now, states[target], strict=True))
+    loses = {("G", "g"), *((a, b) for a in "Gg" for b in "rs")}
+    return "".join(ends if pair in loses else pair[0] for pair in zip(now, states[target], strict=True))
 
 
 def _nema_states(phases: tuple[str, ...]) -> tuple[str, ...]:

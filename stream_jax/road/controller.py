@@ -2,8 +2,9 @@
 
 Every second each signal compares its legal stages by the weight of the vehicles that they can serve, divided by the
 seconds that pass until then, lost seconds of a change included (Lämmer & Helbing, 2008; the generalised cμ rule).
-Weight grows with waiting. Nobody starves: a movement called for too long goes next, whatever the prices are, and each
-green then lasts its share of a cycle of bounded length. Legal by construction: a green ends after its minimum, then
+Weight grows with waiting. When somebody was called for too long, or all needs together would fill a long cycle, turns
+are taken instead: whoever was called first goes next, whatever the prices are, and each green lasts its share of a
+cycle of bounded length, so that nobody starves. Legal by construction: a green ends after its minimum, then
 come yellow, all-red and the next stage; links that stay green through a change are not interrupted.
 
 `advance` is a pure function of arrays, vmapped over signals: it drives SUMO once a second and compiled roads alike.
@@ -37,13 +38,11 @@ class LookaheadConfig:
     yield_weight: float = 0.6  # what a vehicle counts where it has to yield
     near_s: float = 15.0  # vehicles that arrive so soon count as need
     here_s: float = 4.0  # and those that arrive so soon call their movement, as those do that wait
-    overdue_s: float = 50.0  # a movement called for so long without green goes next
-    fair_s: float = 20.0  # after so long a movement has a right to its share
-    firm: float = 1.1
-    gap_s: float = 3.0
-    by_turn: int = 0
-    full_s: float = 1e9
-    cycle_s: float = 90.0  # into which the needs of all stages are fitted when some movement is overdue
+    gap_s: float = 3.0  # a green in its turn ends when nobody arrives so soon
+    overdue_s: float = 50.0  # turns are taken when a movement was called for so long without green
+    full_s: float = 80.0  # or when a cycle that serves everybody's need would be longer
+    cycle_s: float = 90.0  # into which the needs of all stages are fitted while turns are taken
+    fair_s: float = 20.0  # a movement that waited so long before its green may keep its share of the cycle
     phase_range: float = 4.0  # price 1 multiplies a weight by this, price -1 divides it
     wait_range: float = 4.0  # the same for the weight of waiting
     horizons_s: tuple[float, ...] = (2, 4, 6, 9, 12, 15, 19, 24, 30, 40, 50, 60)
@@ -124,15 +123,16 @@ def _stays(state: LookaheadState, tables: Tables) -> Array:
     return tables.serves[state.stage] & tables.serves[state.target] & (state.colour != GREEN)
 
 
-def _needs(seen: Seen, tables: Tables, cfg: LookaheadConfig) -> tuple[Array, Array]:
-    """[M] movements that somebody wants now, and [M] seconds of green that those who wait and come soon need."""
+def _needs(seen: Seen, tables: Tables, cfg: LookaheadConfig) -> tuple[Array, Array, Array]:
+    """Of each movement [M]: whether somebody wants it now, whether somebody reaches its stop line very soon, and the
+    seconds of green that those need who wait and come soon."""
     is_it = seen.movement[..., None] == jnp.arange(tables.phase.shape[0])  # [L, K, M]
     near = seen.count * (seen.eta <= cfg.near_s)
     need = (is_it * near[..., None]).sum(1).max(0) * cfg.headway_s
-    is_close = (seen.count > 0) & (seen.eta <= cfg.here_s)
-    is_here = is_close | (seen.count > 0) & (seen.waited > 0)
-    flows = (is_it & ((seen.count > 0) & (seen.eta <= cfg.gap_s))[..., None]).any((0, 1))
-    return (is_it & is_here[..., None]).any((0, 1)), flows, need
+    is_here = (seen.count > 0) & ((seen.eta <= cfg.here_s) | (seen.waited > 0))
+    is_close = (seen.count > 0) & (seen.eta <= cfg.gap_s)
+    wanted, flows = ((is_it & of[..., None]).any((0, 1)) for of in (is_here, is_close))
+    return wanted, flows, need
 
 
 def _rates(
@@ -188,35 +188,44 @@ def _running(join: Callable[[Array, Array], Array], values: Array, neutral: Arra
 
 
 def _choose(
-    state: LookaheadState, rate: Array, flows: Array, need: Array, room: Array, green: Array, tables: Tables,
+    state: LookaheadState,
+    rate: Array,
+    flows: Array,
+    need: Array,
+    room: Array,
+    green: Array,
+    tables: Tables,
     cfg: LookaheadConfig,
 ) -> Array:
     """The stage to show next, the present one included."""
     stages = jnp.arange(tables.serves.shape[0])
     ends = green & ~tables.serves  # [S, M]
     is_allowed = (stages < tables.stages) & (~ends | (state.age >= tables.min_green)).all(1)
-
-    is_open = room >= 1.0
-    waits = jnp.where((need > 0) & is_open & ~green, state.called, 0.0)
-    longest = waits.argmax()
-    is_overdue = waits[longest] > cfg.overdue_s
-    whole = jnp.where(need > 0, need + jnp.where(green, state.age, 0.0), 0.0)  # what a green needs from its beginning
-    by_stage = jnp.zeros(len(stages)).at[tables.home].max(whole)  # [S]
-    lost = (cfg.yellow_s + cfg.all_red_s + cfg.startup_s) * (by_stage > 0).sum()
-    scale = jnp.minimum(1.0, (cfg.cycle_s - lost) / jnp.maximum(by_stage.sum(), 1e-6))
-    share = by_stage[tables.home] * scale
-    before = waits[longest] - state.age  # how long the one that waits longest had waited when a green began
-    is_first = state.called >= jnp.where(waits[longest] > cfg.cycle_s, before, jnp.minimum(before, cfg.fair_s))
-    is_kept = green & flows & is_open & (state.age < share) & is_first
-    is_overdue = is_overdue | (by_stage.sum() + lost > cfg.full_s)
-    keeps = (tables.serves | ~is_kept).all(1)
-    turn = jnp.where(is_kept.any(), keeps, tables.serves[:, longest])
-    candidates = is_allowed & (~is_overdue | turn)
-    stay = jnp.where(is_overdue, cfg.firm, cfg.hysteresis)
-    rate = jnp.where(stages == state.stage, rate * stay + 1e-6, rate)
-    due = (tables.serves & ~green & (need > 0) & is_open) @ (state.called + 1.0)
-    due = jnp.where(stages == state.stage, 1e-3, due)
-    if cfg.by_turn:
-        rate = jnp.where(is_overdue & (is_kept.any() | (cfg.by_turn != 2)) & (~is_kept.any() | (cfg.by_turn != 3)), due, rate)
+    is_turn = _takes_turns(state, flows, need, room >= 1.0, green, tables, cfg)
+    candidates = is_allowed & is_turn
+    rate = jnp.where(stages == state.stage, rate * cfg.hysteresis + 1e-6, rate)
     best = jnp.where(candidates, rate, -1.0).argmax()
     return jnp.where(candidates.any() & (tables.stages > 0), best, state.stage).astype(jnp.int32)
+
+
+def _takes_turns(
+    state: LookaheadState, flows: Array, need: Array, is_open: Array, green: Array, tables: Tables, cfg: LookaheadConfig
+) -> Array:
+    """[S] the stages whose turn it may be: all of them, unless the signal is full or somebody is overdue.
+
+    Then a green keeps its share of the cycle while vehicles flow, and after it the movement goes next that was called
+    first. Movements beside it may begin and end as the rates want, but nobody who came out of turn may keep a share.
+    """
+    waits = jnp.where((need > 0) & is_open & ~green, state.called, 0.0)
+    first = waits.argmax()
+    whole = jnp.where(need > 0, need + jnp.where(green, state.age, 0.0), 0.0)  # what a green needs from its beginning
+    by_stage = jnp.zeros(len(tables.serves)).at[tables.home].max(whole)  # [S]
+    lost = (cfg.yellow_s + cfg.all_red_s + cfg.startup_s) * (by_stage > 0).sum()
+    share = (by_stage * jnp.minimum(1.0, (cfg.cycle_s - lost) / jnp.maximum(by_stage.sum(), 1e-6)))[tables.home]
+    is_full = (waits[first] > cfg.overdue_s) | (by_stage.sum() + lost > cfg.full_s)
+
+    before = waits[first] - state.age  # how long the first in line had waited when each green began
+    right = jnp.where(waits[first] > cfg.cycle_s, before, jnp.minimum(before, cfg.fair_s))
+    is_kept = green & flows & is_open & (state.age < share) & (state.called >= right)
+    keeps = (tables.serves | ~is_kept).all(1)
+    return ~is_full | jnp.where(is_kept.any(), keeps, tables.serves[:, first] | (waits[first] == 0))
