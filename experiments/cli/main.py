@@ -40,6 +40,7 @@ COMMANDS = {
     "compare": Command("experiments.compare:main", "say whether two runs have the same results rows"),
     "sweep": Command("experiments.sweep:main", "train many seeds over all devices"),
     "resco": Command("experiments.resco:main", "compare controllers on RESCO's public maps"),
+    "tune": Command("experiments.tune:main", "tune the look-ahead controller on hours of validation"),
     "demand": Command("experiments.demand_sweep:main", "measure controllers over levels of demand"),
     "road": Command("experiments.road.command:main", "fit compiled roads to SUMO, and judge them against it"),
     "interrupted": Command("experiments.interrupted:main", "compare a run that is killed often with one left alone"),

@@ -11,9 +11,8 @@ come yellow, all-red and the next stage; links that stay green through a change 
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -25,12 +24,21 @@ from stream_jax.road.tables import MOST_STAGES, PRICES, Seen, Tables
 RED, GREEN, YELLOW = 0, 1, 2
 
 
+def _fixed(default: Any) -> Any:
+    """A field that a compiled program is made for."""
+    return dataclasses.field(default=default, metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class LookaheadConfig:
-    """The few numbers of the controller, tuned once and the same on every network."""
+    """The few numbers of the controller, tuned once and the same on every network.
 
-    yellow_s: int = 3
-    all_red_s: int = 2
+    Numbers are leaves of a pytree: trying others compiles nothing anew.
+    """
+
+    yellow_s: int = _fixed(3)
+    all_red_s: int = _fixed(2)
     startup_s: float = 1.0  # lost at the beginning of a green, beyond the clearance
     headway_s: float = 2.0  # seconds that a vehicle of a queue takes to cross the stop line
     wait_scale_s: float = 90.0  # waiting this long doubles a vehicle's weight
@@ -45,7 +53,7 @@ class LookaheadConfig:
     fair_s: float = 20.0  # a movement that waited so long before its green may keep its share of the cycle
     phase_range: float = 4.0  # price 1 multiplies a weight by this, price -1 divides it
     wait_range: float = 4.0  # the same for the weight of waiting
-    horizons_s: tuple[float, ...] = (2, 4, 6, 9, 12, 15, 19, 24, 30, 40, 50, 60)
+    horizons_s: tuple[float, ...] = _fixed((2, 4, 6, 9, 12, 15, 19, 24, 30, 40, 50, 60))
 
 
 class LookaheadState(NamedTuple):
@@ -66,7 +74,7 @@ def start(tables: Tables) -> LookaheadState:
     return LookaheadState(nothing, nothing, nothing + GREEN, jnp.zeros(signals), none, none)
 
 
-@functools.partial(jax.jit, static_argnames="cfg")
+@jax.jit
 def advance(
     state: LookaheadState, seen: Seen, prices: Array, tables: Tables, cfg: LookaheadConfig
 ) -> tuple[LookaheadState, Array]:
@@ -80,7 +88,7 @@ def advance(
     """
     chex.assert_rank([seen.eta, prices, tables.serves], [3, 2, 3])
     chex.assert_axis_dimension(prices, 1, PRICES)
-    return jax.vmap(functools.partial(_advance, cfg=cfg))(state, seen, prices, tables)
+    return jax.vmap(_advance, in_axes=(0, 0, 0, 0, None))(state, seen, prices, tables, cfg)
 
 
 def _advance(
@@ -155,12 +163,12 @@ def _rates(
     share = weight * jnp.where(yields >> stages & 1, cfg.yield_weight, 1.0) * (1 - (held >> stages & 1))  # [S, L, K]
 
     ready = _running(jnp.maximum, seen.eta - before * cfg.headway_s, -jnp.inf)  # nobody leaves before he is there
-    lost = float(cfg.yellow_s + cfg.all_red_s + cfg.startup_s)
+    lost = cfg.yellow_s + cfg.all_red_s + cfg.startup_s
     front = seen.movement[:, 0]
     goes_on = (green[front] & tables.serves[:, front])[..., None]  # [S, L, 1] lanes that stay green through the change
     horizons = jnp.asarray(cfg.horizons_s, jnp.float32)
 
-    def served(by: Array, begins: float) -> Array:
+    def served(by: Array, begins: Array | float) -> Array:
         leaves = before * cfg.headway_s + jnp.maximum(ready, begins)
         in_time = (leaves.reshape(-1, 1) <= horizons).astype(jnp.float32)  # [L * K, T]
         return by.reshape(by.shape[0], -1) @ in_time
