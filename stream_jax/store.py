@@ -26,7 +26,7 @@ VERSIONS: Mapping[str, int] = {
     "episode": 2,  # how an episode is driven: since 2, a controller also drives its warm-up
     "forecast": 1,  # forecasts of one method and fold
     "learning": 2,  # how agents learn
-    "lookahead": 1,  # what the look-ahead controller sees and how it decides
+    "lookahead": 2,  # what the look-ahead controller sees and how it decides
     "network": 1,  # generated grids
     "plan": 1,  # gains of a fixed plan
     "recording": 1,  # forecasts of a whole recording, for detectors
