@@ -26,7 +26,7 @@ from experiments.stages import final_controllers, packed_weights
 from experiments.tables import ours
 
 COMMANDS = "commands.json"
-STAGES = ("forecast", "detect", "control")
+STAGES = ("forecast", "detect", "control", "capacity")
 # What is kept of single folds; of all folds together everything is. The rest stays in the run's own folder.
 OF_FOLDS = ("nrmse", "mae", "crps", "winkler", "coverage", "riw", "parameters", "epochs")
 PREFIXES_OF_FOLDS = ("gamma", "joint", "seconds", "fit_seconds")

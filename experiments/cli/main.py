@@ -43,6 +43,7 @@ COMMANDS = {
     "tune": Command("experiments.tune:main", "tune the look-ahead controller on hours of validation"),
     "demand": Command("experiments.demand_sweep:main", "measure controllers over levels of demand"),
     "road": Command("experiments.road.command:main", "fit compiled roads to SUMO, and judge them against it"),
+    "capacity": Command("experiments.capacity:main", "find the highest demand that controllers handle safely"),
     "interrupted": Command("experiments.interrupted:main", "compare a run that is killed often with one left alone"),
     "download": Command("data.download:main", "fetch a dataset from its publisher"),
 }
