@@ -162,7 +162,8 @@ def show(rows: list[dict], title: str, console: Console) -> None:
         above = found.get((name, f"safe_capacity_minus_{first}_percent"))
         table.add_row(*cells, *(said(above, "+.1f", -100.0) if above else ()))
     console.print(table)
-    if any(found[name, "safe_capacity"]["lower"] == 0 for name in names):
+    of = [found[name, "safe_capacity"] for name in names]
+    if any(row["lower"] == 0 and not isinstance(row["value"], str) for row in of):
         console.print("No lower end: the hours driven do not show how bad the worst of all hours are; more of them do.")
 
 

@@ -142,7 +142,7 @@ def difference(curve: Curve, other: Curve, seed: int = 0) -> Estimate:
     """By how many percent the first capacity is above the second, over the same hours, drawn again for both at once.
 
     An hour that neither has driven says nothing about which of them is ahead, so none is made up here. In simulated
-    sets the interval held the truth in about 9 of 10 with 20 hours and in 19 of 20 with 60.
+    sets the interval held the truth in 87 to 91 of 100 with 20 hours and in 90 to 95 with 60.
     """
     hours = len(curve.safe)
     weight = np.random.default_rng(seed).multinomial(hours, np.full(hours, 1 / hours), DRAWS) / hours

@@ -21,7 +21,7 @@ def command(run, *words):
 
 @pytest.mark.slow
 def test_two_controllers_get_a_capacity_and_what_was_driven_is_read(run, tmp_path, capsys):
-    words = ("--hours", "2", "--rates", "300", "2400", "--controllers", "default_plan", "splits")
+    words = ("--hours", "2", "--rates", "100", "2400", "--controllers", "default_plan", "splits")
     assert command(run, *words) == 0
     said = capsys.readouterr().out
     assert "queue 10" in said and "small (synthetic data)" in said and "for the rest" in said
