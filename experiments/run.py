@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the stages in order; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     args = options.parse(words)
-    out = args.out or Path("runs") / f"{args.dataset}-{args.preset}"
+    out = args.out or Path("runs") / f"{'routes' if args.routes else args.dataset}-{args.preset}"
     rich.reconfigure()  # one console for everybody, or two live displays would write over each other
     console = rich.get_console()
     if not console.is_terminal and "COLUMNS" not in os.environ:

@@ -234,5 +234,5 @@ def _nearest(net: Net, edge: str, position: np.ndarray) -> int:
 
 
 def file_name(path: Path) -> str:
-    """The name of a network's file without its endings."""
-    return re.sub(r"(\.gz|\.xml|\.net|\.sumocfg)+$", "", path.name)
+    """The name of a network's file, or one of trips, without its endings."""
+    return re.sub(r"(\.gz|\.xml|\.net|\.rou|\.sumocfg)+$", "", path.name)

@@ -44,6 +44,7 @@ class Scenario(NamedTuple):
     flow: np.ndarray  # [T, I] the city's flow behind the demand
     begin_s: int = 0  # SUMO's clock when the warm-up begins
     config: Path | None = None  # a .sumocfg that SUMO reads whole; a route file that it does not name replaces its own
+    scale: float = 1.0  # what SUMO multiplies the vehicles by, leaving some out or driving some twice
 
 
 def check(scenario: Scenario) -> None:
@@ -54,10 +55,20 @@ def check(scenario: Scenario) -> None:
         raise RoadError("a scenario needs a warm-up of at least 0 s and a duration of at least 1 s")
 
 
+def demand_files(scenario: Scenario) -> tuple[Path, ...]:
+    """Every file that says who drives, and with a configuration whatever else SUMO loads."""
+    if scenario.config is None:
+        return (Path(scenario.route_file),)
+    named = read_sumocfg(scenario.config)
+    return (Path(scenario.route_file), named.file, *named.routes, *named.additional)
+
+
 def command(scenario: Scenario, net_file: Path, cfg: SessionConfig, programs: Path | None = None) -> list[str]:
     """SUMO's command line. Args: programs: an additional file with programs that SUMO runs itself."""
     options: dict[str, object] = {"--seed": scenario.seed, "--step-length": 1, "--begin": scenario.begin_s}
     options["--time-to-teleport"] = cfg.teleport_s
+    if scenario.scale != 1:
+        options["--scale"] = scenario.scale
     added = [] if programs is None else [programs]
     if scenario.config is None:
         options |= {"--net-file": net_file, "--route-files": scenario.route_file}

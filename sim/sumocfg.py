@@ -5,7 +5,7 @@ SUMO itself reads the same file whole when it drives; this reader says beforehan
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 from xml.parsers import expat
 
 from sumolib.miscutils import parseTime
@@ -70,11 +70,7 @@ def demand_of(config: SumoConfig) -> Path:
 
 
 def _options(path: Path) -> dict[str, str]:
-    """Every element with a value. Entities are refused: a configuration has no use for them, an attacker has."""
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise RoadError(f"{path} cannot be read: {error.strerror or error}") from None
+    """Every element with a value."""
     options: dict[str, str] = {}
 
     def begins(name: str, attributes: dict[str, str]) -> None:
@@ -82,16 +78,28 @@ def _options(path: Path) -> dict[str, str]:
         if value is not None:
             options[name] = value
 
-    parser = expat.ParserCreate()
-    parser.StartElementHandler, parser.EntityDeclHandler = begins, _refuse(path)
     try:
-        parser.Parse(text, True)
-    except expat.ExpatError as error:
-        raise RoadError(f"{path} is no readable SUMO configuration: {error}") from None
+        with path.open("rb") as stream:
+            parse(path, stream, begins)
+    except OSError as error:
+        raise RoadError(f"{path} cannot be read: {error.strerror or error}") from None
     return options
 
 
+def parse(path: Path, stream: IO[bytes], begins: Callable[[str, dict[str, str]], None]) -> None:
+    """Reads XML piece by piece. Args: begins: is told every element's name and attributes."""
+    parser = expat.ParserCreate()
+    parser.StartElementHandler, parser.EntityDeclHandler = begins, _refuse(path)
+    try:
+        parser.ParseFile(stream)
+    except expat.ExpatError as error:
+        kind = "configuration" if is_sumocfg(path) else "file"
+        raise RoadError(f"{path} is no readable SUMO {kind}: {error}") from None
+
+
 def _refuse(path: Path) -> Callable[..., None]:
+    """Entities are refused: these files have no use for them, an attacker has."""
+
     def refuse(*_: object) -> None:
         raise RoadError(f"{path} declares XML entities, which are not expanded here; write their text instead")
 

@@ -14,6 +14,9 @@ def grid_side(args: RunOptions) -> int:
 def network_name(args: RunOptions) -> str | None:
     """What rows and folders call the network; None is the preset's own grid under its own demand."""
     factor = _factor(args)
+    if args.routes is not None:
+        road, trips = file_name(args.network or args.routes), file_name(args.routes)
+        return f"{road}-{trips if trips != road else 'trips'}{factor}"
     if args.network is not None:
         return file_name(args.network) + factor
     return grid_name(args) if factor or grid_side(args) != SIDES[args.preset] else None

@@ -42,6 +42,7 @@ Goes from raw recordings to results. Each stage reads what the one before it wro
   stream-jax run --stage control --controllers default_plan lycon_wrl_plus cpo    only these controllers
   stream-jax run --stage control --action greens         as the published controllers have learned
   stream-jax run --stage control report --network my.net.xml --demand-factor 0.5   your own signals
+  stream-jax run --network my.net.xml --routes my.rou.xml                          and your own trips
   stream-jax run --dataset sensors --raw metr.npz --coordinates sensors.csv --feature speed --unit mph
 
 `python experiments/run.py` takes the same options.
@@ -102,8 +103,11 @@ class Control:
     """an N×N grid, 2 to 10 (smoke preset: 2, others: 4)"""
     network: Annotated[Path | None, UNSET, tyro.conf.arg(metavar="FILE")] = None
     """your own .net.xml or .sumocfg instead of a grid"""
+    routes: Annotated[Path | None, UNSET, tyro.conf.arg(metavar="FILE")] = None
+    """your own trips, a .rou.xml for --network or a .sumocfg alone, instead of a city's; for controllers without
+    learning"""
     demand_factor: Annotated[float, tyro.conf.arg(metavar="F")] = 1.0
-    """multiplies the vehicles of every level"""
+    """multiplies the vehicles of every level, or of --routes"""
     action: Annotated[Literal[ACTIONS] | None, UNSET] = None  # type: ignore[valid-type]
     """what learned controllers set: the prices of the look-ahead controller, or maximum greens of the default plan
     (prices; with --trained, what the files there were learned with)"""
@@ -199,6 +203,8 @@ def stages(args: RunOptions) -> list[str]:
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise DataError(f"--{name} {getattr(args, name)} is not a positive number.")
     _check_network(args)
+    if args.routes is not None:
+        return ["control"]
     if args.table and (args.stage or args.first):
         raise DataError("--table runs what the table needs; leave --stage and --from out.")
     if args.table:
@@ -210,6 +216,8 @@ def stages(args: RunOptions) -> list[str]:
 
 
 def _check_network(args: RunOptions) -> None:
+    if args.routes is not None:
+        _check_routes(args)
     if args.grid is not None and args.network is not None:
         raise DataError("--grid generates a network and --network reads yours; give one of the two.")
     if args.grid is not None and not 2 <= args.grid <= 10:
@@ -222,3 +230,13 @@ def _check_network(args: RunOptions) -> None:
 
 def _is_another_road(args: RunOptions) -> bool:
     return bool(args.network or args.demand_factor != 1 or args.grid not in (None, SIDES[args.preset]))
+
+
+def _check_routes(args: RunOptions) -> None:
+    others = [name for name in (*(args.stage or ()), args.first) if name not in (None, "control")]
+    if others or args.table:
+        raise DataError("--routes runs the stage control alone, without a city: leave --table, --from and --stage out.")
+    if args.network is None and args.routes.suffix != ".sumocfg":
+        raise DataError(f"--routes {args.routes} needs the --network that its trips lead through.")
+    if args.grid is not None:
+        raise DataError("--grid generates a network, and --routes leads through yours; give --network.")

@@ -17,6 +17,7 @@ WORK = {
     "forecast": "experiments.stages.forecast:forecast",
     "detect": "experiments.stages.detect:detect",
     "control": "experiments.stages.control:control",
+    "own routes": "experiments.stages.own_routes:control",
     "report": "experiments.stages.report:report",
     "table": "experiments.stages.sensitivity:table",
 }
@@ -38,7 +39,7 @@ def run(args: RunOptions, words: list[str], out: Path, console: Console) -> None
         for number, name in enumerate(chosen, start=1):
             start = time.perf_counter()
             with display.stage_display(name, f"{number} of {len(chosen)}", out, console):
-                load(WORK[name])(args, out, console)
+                load(WORK["own routes" if args.routes else name])(args, out, console)
             plan.record(out, plan.timed_as(name, args), time.perf_counter() - start, words)
 
 

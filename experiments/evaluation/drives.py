@@ -21,6 +21,7 @@ from experiments.evaluation import results
 from sim.loop import Episode, StepFn, run_episodes
 from sim.nema import SignalDriver
 from sim.network import Network
+from sim.scenario import demand_files
 from sim.session import Scenario, Session, SessionConfig
 from stream_jax import store
 from stream_jax.task import Limits, constraint_values, costs, physical_state, traffic_reward
@@ -198,8 +199,10 @@ def episode_file(folder: Path, index: int, scenario: Scenario) -> Path:
 
 def scenario_digest(scenario: Scenario) -> str:
     """Names a scenario by its trips and incidents, so that what was computed for another is never taken for it."""
-    trips = Path(scenario.route_file).read_bytes()
-    return store.key("episode", trips, scenario.incidents, scenario.warmup_s, scenario.duration_s, scenario.seed)
+    first, *others = (path.read_bytes() for path in demand_files(scenario))
+    own = (scenario.begin_s, scenario.scale, *others)  # nothing of it is said of a city's trips
+    parts = (first, scenario.incidents, scenario.warmup_s, scenario.duration_s, scenario.seed)
+    return store.key("episode", *parts, *(own if own != (0, 1.0) else ()))
 
 
 def take_over(source: Path, target: Path) -> None:

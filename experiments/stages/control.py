@@ -204,14 +204,14 @@ def plain_rows(
     name: str,
     episodes: list[Episode],
     level: DemandLevel,
-    rate: float,
+    rate: float | None,
     references: dict[str, Scores],
     judge: Judge | None,
 ) -> list[dict]:
     """Rows of one controller without learning at one level, with paired differences over the hours that both drove.
 
     Args:
-        rate: vehicles per hour that were driven.
+        rate: vehicles per hour that were driven; None: those of the user's own trips.
         references: scores by hour of what to compare with, by name.
         judge: how often our L fell as it should in some episodes; None: there is none.
     """
@@ -219,14 +219,15 @@ def plain_rows(
         return []
     rows = summarise([by_hour(episodes, level.limits)], level.limits, references)
     rows += [{"metric": "decrease_under_ours", "value": judge(episodes)}] if judge else []
-    facts = {"method": name, "level": level.name, "vehicles_per_hour": rate}
+    facts = {"method": name, "level": level.name} | ({"vehicles_per_hour": rate} if rate else {})
     return [facts | row for row in rows]
 
 
-def hindsight_rows(drives: list[Scores], level: DemandLevel, rate: float, reference: Scores) -> list[dict]:
+def hindsight_rows(drives: list[Scores], level: DemandLevel, rate: float | None, reference: Scores) -> list[dict]:
     """Rows of the best drive of each hour, as if somebody had known which it would be; with the number of drives."""
     chosen = in_hindsight(drives)
-    facts = {"method": HINDSIGHT, "level": level.name, "vehicles_per_hour": rate, "drives": len(drives)}
+    facts = {"method": HINDSIGHT, "level": level.name, "drives": len(drives)}
+    facts |= {"vehicles_per_hour": rate} if rate else {}
     return [facts | row for row in summarise([chosen], level.limits, {"default": reference})] if chosen else []
 
 
