@@ -66,6 +66,7 @@ def observation(at: int, arrived: bool) -> Observation:
     return Observation(road(), CityObservation(*row), jnp.array(arrived), jnp.zeros(5))
 
 
+@pytest.mark.slow
 def test_live_forecasts_intervals_and_detections_are_those_of_the_recording(system, graph):
     params, conformal = system
     data = city()
@@ -94,6 +95,7 @@ def test_live_forecasts_intervals_and_detections_are_those_of_the_recording(syst
     assert bool(of_live.rejected.any()) and not bool(of_live.rejected.all())
 
 
+@pytest.mark.slow
 def test_a_started_pipeline_stands_where_one_that_began_four_days_earlier_stands(system, graph, state):
     params, conformal = system
     data, begin = city(), BEGIN - 4 * DAY
@@ -115,6 +117,7 @@ def test_the_view_is_the_aggregate_of_what_was_said_about_the_cells(system, stat
     chex.assert_trees_all_close(said.view, view, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_between_city_steps_a_tick_leaves_the_city_alone_and_acts_on_the_last_view(compiled_tick, state):
     after, action, info = compiled_tick(state, observation(BEGIN + 1, False))
     chex.assert_trees_all_equal((after.city, after.latest), (state.city, state.latest))
@@ -127,6 +130,7 @@ def test_between_city_steps_a_tick_leaves_the_city_alone_and_acts_on_the_last_vi
     assert not jnp.array_equal(jax.random.key_data(after.key), jax.random.key_data(state.key))
 
 
+@pytest.mark.slow
 def test_a_tick_with_a_city_step_observes_it(system, graph, state, compiled_tick):
     params, _ = system
     seen = observation(BEGIN + 1, True)
@@ -138,6 +142,7 @@ def test_a_tick_with_a_city_step_observes_it(system, graph, state, compiled_tick
     assert float(jnp.abs(said.forecast.mean - state.latest.forecast.mean).max()) > 0.1
 
 
+@pytest.mark.slow
 def test_the_action_is_the_agents_on_the_state_that_was_logged(system, state, compiled_tick):
     params, _ = system
     busy = state._replace(action=jnp.full_like(state.action, 0.25))
@@ -149,6 +154,7 @@ def test_the_action_is_the_agents_on_the_state_that_was_logged(system, state, co
     assert float(jnp.abs(decision.proposed).max()) > 0.01
 
 
+@pytest.mark.slow
 def test_environments_tick_together_as_they_do_alone(system, graph, state, compiled_tick):
     params, _ = system
     act_fn = pipeline.controller(ADJACENCY, AGENT)

@@ -72,6 +72,7 @@ def test_a_fourth_cost_stands_behind_the_three_and_leaves_them_alone():
     np.testing.assert_allclose(objective.nearness(x, FOUR)[:, 3], [0.0, 1.0])
 
 
+@pytest.mark.slow
 def test_a_fresh_agent_proposes_ten_entries_and_prices_four_costs():
     state = lycon_wrl_plus.start(jax.random.key(0), toy_road.ADJACENCY, WIDER)
     blank = agents.blank_state(toy_road.INTERSECTIONS, WIDER)
@@ -80,6 +81,7 @@ def test_a_fresh_agent_proposes_ten_entries_and_prices_four_costs():
     chex.assert_shape(state.multipliers, (4,))
 
 
+@pytest.mark.slow
 def test_learning_fits_filters_and_reports_all_four_by_name(learned):
     train, *_ = (row for row in learned.rows if row["kind"] == "train")
     assert [name.removeprefix("cost_") for name in train if name.startswith("cost_")] == list(NAMES)
@@ -96,6 +98,7 @@ def test_a_certificate_is_made_of_ten_entries_and_four_limits(learned):
     assert row["identity_holds"]
 
 
+@pytest.mark.slow
 def test_a_rival_learns_ten_entries_under_four_prices():
     task = road_task(toy_road.ADJACENCY, WIDER)
     settings = ppo_rival.PPORivalConfig(WIDER.policy, WIDER.ppo, 1)

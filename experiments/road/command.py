@@ -13,6 +13,11 @@ A compiled road is a road of signals as one JAX function; docs/concepts/road.md 
 
   fit     fit how its vehicles drive to training hours in SUMO
   judge   compare it with SUMO on held-out hours under many controllers
+
+  stream-jax road fit --out runs/synthetic-default
+  stream-jax road judge --out runs/synthetic-default
+
+Each part tells its options: stream-jax road fit --help
 """
 
 
@@ -23,6 +28,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return PARTS[words[0]](words[1:])
     if words and words[0] in ("-h", "--help"):
         print(HELP, end="")
-        return 0
+        raise SystemExit(0)
     print(f"error: say what to do: stream-jax road {' or '.join(PARTS)}", file=sys.stderr)
     return 2

@@ -53,6 +53,7 @@ def test_a_map_is_driven_and_its_rows_say_what_they_are_of(tmp_path, capsys):
     assert "1 of 1" in said and "published learner" in said
 
 
+@pytest.mark.slow
 def test_an_episode_repeats_itself_exactly(tmp_path):
     words = ("--maps", "ingolstadt1", "--controllers", "fixed", "greedy", "--seeds", "1")
     assert command(tmp_path / "both", *words) == command(tmp_path / "alone", *words[:3], "greedy", "--seeds", "1") == 0

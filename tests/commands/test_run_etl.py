@@ -98,6 +98,7 @@ def test_a_good_recording_succeeds_and_is_up_to_date_the_second_time(command, fi
     assert sorted(path.name for path in (finished / "out").iterdir()) == ["data", "etl.key", "run.json"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["altered", "missing"])
 def test_an_altered_or_removed_shard_is_named_and_the_remedy_works(command, finished, tmp_path, how):
     shutil.copytree(finished / "out", tmp_path / "out")
@@ -175,6 +176,7 @@ def test_a_truncated_parquet_is_named_and_nanoseconds_have_a_remedy(refuses, tmp
     )
 
 
+@pytest.mark.slow
 def test_swapped_and_metric_coordinates_are_recognised(refuses, tmp_path):
     (tmp_path / "swapped.txt").write_text(tdrive_text(lon=39.9, lat=116.4))
     assert refuses(["--dataset", "tdrive", "--raw", tmp_path / "swapped.txt"], "Longitude and latitude", "wrong order")

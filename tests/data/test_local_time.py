@@ -49,6 +49,7 @@ def around_changes(timezone: str, rng: np.random.Generator) -> list[int]:
     return walls
 
 
+@pytest.mark.slow
 def test_agrees_with_zoneinfo_at_random_times_and_around_changes_of_offset(spark):
     rng = np.random.default_rng(0)
     walls = [(zone, wall) for zone in ZONES for wall in around_changes(zone, rng)]

@@ -68,6 +68,7 @@ def test_the_pendulum_is_swung_up_within_the_limit_on_effort():
     assert curve[:2, 1].max() > 2.0 * LIMIT  # the first policies break the limit
 
 
+@pytest.mark.slow
 def test_rollouts_that_fill_up_the_memory_are_not_learned_from_more_often():
     # 20 passes over two rollouts of 200 steps in batches of 32 are 250 steps, ten snapshots 12 apart at the end of them
     # (round(0.5 * 250 / 10)), whether the memory holds the two once or eight times.
@@ -79,6 +80,7 @@ def test_rollouts_that_fill_up_the_memory_are_not_learned_from_more_often():
         assert {int(leaf) for leaf in jax.tree.leaves(world.optimiser) if leaf.ndim == 0} == {250}
 
 
+@pytest.mark.slow
 def test_hope_and_fear_are_at_least_the_mean_over_the_worlds_and_at_least_the_least(fitted):
     _, returns = dreamt(fitted)
     upper = la_mbda.upper_bounds(returns)

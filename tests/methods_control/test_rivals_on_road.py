@@ -90,6 +90,7 @@ def test_a_killed_rival_ends_in_the_same_bits_and_collects_nothing_twice(tmp_pat
         rivals.fit(KEY, "cpo", toy_road.collect, ADJACENCY, TOY, tmp_path / "killed")
 
 
+@pytest.mark.slow
 def test_a_rival_is_paid_and_charged_as_ours_is():
     episodes = default_plan(episodes=3)
     task, rollouts = road_task(ADJACENCY, TOY), trajectories(episodes, TOY)
@@ -155,6 +156,7 @@ def test_rivals_hold_the_direction_of_their_exploration_as_ours_does(name):
     assert np.abs(at[1] - at[2]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_rival_keeps_what_it_began_with_if_nothing_learned_was_better(monkeypatch):
     falling = iter([3.0, 2.0, 1.0])
     monkeypatch.setattr(verification, "merit", lambda measured: np.array([next(falling), 0.0], np.float32))

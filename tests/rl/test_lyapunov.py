@@ -98,6 +98,7 @@ def hinge(params, x, x_next, violated):
     return float(jax.jit(lambda held: lyapunov._hinge(held, batch, CFG))(params).mean())
 
 
+@pytest.mark.slow
 def test_learning_lowers_the_hinge_on_steps_not_learned_from_and_keeps_the_norms():
     x, x_next, violated = learning_data()
     key, training = jax.random.key(5), TrainConfig(learning_rate=1e-2, batch=30, epochs=6, patience=6)

@@ -93,6 +93,7 @@ def test_the_policy_moves_towards_what_is_rewarded_and_away_from_what_is_priced(
     assert float(losses.divergence) >= 0.0
 
 
+@pytest.mark.slow
 def test_steps_with_weight_zero_teach_nothing():
     batch = samples(by_component(0, 3))
     poison = batch._replace(
@@ -122,6 +123,7 @@ def test_a_multiplier_rises_while_its_cost_exceeds_the_limit_and_falls_after():
     assert float(ppo.update_multipliers(jnp.full(3, 99.999), jnp.ones(3), CFG).max()) == 100.0
 
 
+@pytest.mark.slow
 def test_seeds_learn_together_as_they_would_alone_in_one_trace():
     def learn(key, learner, batch):
         return ppo.update(key, learner, batch, jnp.ones(3), ADJACENCY, CFG, POLICY)[0]

@@ -150,6 +150,7 @@ def trained_road() -> FilterParams:
     return FilterParams(world, lyapunov.init(jax.random.key(1), LYAPUNOV))
 
 
+@pytest.mark.slow
 def test_the_filter_around_the_world_model_is_traced_once_and_vmaps_over_states():
     params, cfgs = trained_road(), FilterConfigs(WORLD, LYAPUNOV, CFG)
     keys = jax.random.split(jax.random.key(2), 4)

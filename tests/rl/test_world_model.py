@@ -97,6 +97,7 @@ def test_every_member_is_dealt_as_many_transitions_as_there_are_and_not_the_same
     assert abs(float((dealt == 0).mean()) - 0.367) < 4 * 0.011
 
 
+@pytest.mark.slow
 def test_what_was_learned_beats_persistence_and_the_five_members_differ(episode, fitted):
     fresh = jax.tree.map(lambda leaf: leaf[300:], episode)
     error = world_model.model_error(fitted, fresh, ADJACENCY, WORLD)
@@ -129,6 +130,7 @@ def test_the_limit_is_the_95_percent_quantile_of_held_out_disagreement(episode, 
     assert (values >= float(fitted.disagreement_limit) * (1 - 1e-5)).sum() >= 3
 
 
+@pytest.mark.slow
 def test_a_warm_start_goes_on_from_where_it_was(episode, fitted):
     still = TrainConfig(learning_rate=1e-12, batch=300, epochs=1, patience=1, weight_decay=0.0)
     again = world_model.fit(jax.random.key(9), episode, ADJACENCY, WORLD, still, init=fitted)

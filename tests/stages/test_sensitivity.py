@@ -64,6 +64,7 @@ def measured(run, name: str, settings: tuple[str, ...], monkeypatch) -> dict[tup
     return {(row["setting"], row["metric"]): row["value"] for row in rows if row["method"] == name}
 
 
+@pytest.mark.slow
 def test_step_sizes_are_measured_on_the_saved_forecasts(run, monkeypatch):
     monkeypatch.setattr(forecasting, "fit_fold", lambda *_: pytest.fail("nothing needs to be fitted again"))
     found = measured(run, "aci", ("0.05", "0.2"), monkeypatch)
@@ -74,11 +75,13 @@ def test_step_sizes_are_measured_on_the_saved_forecasts(run, monkeypatch):
     assert found["0.05", "coverage"] == pytest.approx(stage, abs=1e-6)  # the step size that the stage used
 
 
+@pytest.mark.slow
 def test_the_smallest_cluster_has_the_size_below_which_clusters_merge(run, monkeypatch):
     found = measured(run, "clusters", ("5",), monkeypatch)
     assert 5 <= found["5", "smallest cluster"] <= 9  # nine cells; clusters below five are merged
 
 
+@pytest.mark.slow
 def test_without_a_trained_forecaster_one_sentence_says_what_to_run(run):
     with pytest.raises(DataError, match="run the forecast stage first"):
         load_trained(loader.load(run[0] / "data"), PRESETS["smoke"], run[0])
@@ -91,18 +94,21 @@ def outcome(width: list[float]) -> forecasting.Outcome:
     return forecasting.Outcome(Forecast(zero, zero), Interval(zero, upper), cluster, zero[0], zero[0], zero[0])
 
 
+@pytest.mark.slow
 def test_unrest_is_the_mean_step_over_the_mean_width_and_skips_infinite_intervals():
     # Steps 2 and 4 (the infinite one breaks the chain), widths 2, 4, 8, 4: (2 + 4) / 2 over 18 / 4.
     assert sensitivity.unrest([outcome([2, 4, np.inf, 8, 4])]) == pytest.approx([3 / 4.5])
     assert sensitivity.smallest_cluster([outcome([1.0])]) == [1]
 
 
+@pytest.mark.slow
 def test_a_ring_of_five_is_within_two_hops_of_itself():
     senders, receivers = np.arange(5), (np.arange(5) + 1) % 5
     one, two = (sensitivity_detect.within_hops(senders, receivers, hops) for hops in (1, 2))
     assert one.sum(axis=1).tolist() == [3] * 5 and two.all()
 
 
+@pytest.mark.slow
 def test_p_values_that_move_together_have_block_correlation_one_and_independent_ones_none():
     rng = np.random.default_rng(0)
     near = np.ones((6, 6), bool)
@@ -114,6 +120,7 @@ def test_p_values_that_move_together_have_block_correlation_one_and_independent_
     assert abs(sensitivity_detect.block_correlation([alone], near, 1)) < 0.09
 
 
+@pytest.mark.slow
 def test_trimming_more_only_adds_rejections():
     rng = np.random.default_rng(1)
     scored = FakeScored(rng.normal(size=(300, 8)), rng.normal(1.5, 1.5, size=(40, 8)), np.ones((40, 8)))
@@ -143,6 +150,7 @@ def hand_made(seed: int) -> detection.Scored:
     return detection.Scored(**ranked, **known, **when, first_residual=test)
 
 
+@pytest.mark.slow
 def test_tables_from_scores_have_every_setting_and_a_mean_that_no_block_moves(tmp_path, monkeypatch):
     dataset = loader.load(write_small_city(tmp_path / "data"))
     cfg = dataclasses.replace(PRESETS["smoke"], seeds=1)
