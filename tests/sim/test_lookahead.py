@@ -7,6 +7,8 @@ from sim.errors import RoadError
 from sim.lookahead import LookaheadDriver, decode_prices
 from sim.network import read_network
 from sim.session import Scenario, Session
+from sim.stages import state_string
+from stream_jax.road.controller import RED, YELLOW
 from tests.small_networks import main_street
 from tests.small_road import default_session, small_network, small_scenario
 
@@ -72,3 +74,9 @@ def test_a_road_on_which_nothing_departs_is_an_error(grid, tmp_path):
     scenario = Scenario(tmp_path / "late.rou.xml", (), 0, 900, 1, -1, np.zeros((0, 4)))
     with pytest.raises(RoadError, match=r"no vehicle of .* departed"):
         drive(Session(grid, LookaheadDriver()), scenario)
+
+
+def test_a_turn_that_loses_its_protection_sees_yellow_before_it_yields():
+    states = ("rrG", "GGg")
+    assert state_string(states, 0, 1, YELLOW) == "rry" and state_string(states, 0, 1, RED) == "rrr"
+    assert state_string(states, 1, 0, YELLOW) == "yyg"
