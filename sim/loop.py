@@ -42,6 +42,7 @@ class Episode(NamedTuple):
     action: np.ndarray | None  # [T, I, 9] after the warm-up
     totals: dict[str, float]
     failure: str | None
+    green: np.ndarray | None = None  # [T, I, 8] seconds that each phase was green, after the warm-up
 
 
 def run_episodes(
@@ -89,6 +90,7 @@ class _Run:
         self.episode = [-1] * len(pool)  # index of the scenario, -1 when idle
         self.roads: list[list[RoadMeasurement]] = [[] for _ in pool]
         self.actions: list[list[np.ndarray]] = [[] for _ in pool]
+        self.greens: list[list[np.ndarray]] = [[] for _ in pool]
         self.step = [0] * len(pool)
         self.begins = [False] * len(pool)
         self.last: RoadMeasurement | None = None  # fills the rows of environments that have nothing to say
@@ -105,7 +107,7 @@ class _Run:
 
     def _begin(self, place: int) -> None:
         """Gives an idle environment its next episode."""
-        self.roads[place], self.actions[place], self.step[place] = [], [], 0
+        self.roads[place], self.actions[place], self.greens[place], self.step[place] = [], [], [], 0
         self.episode[place] = self.waiting.pop() if self.waiting else -1
         if self.episode[place] >= 0:
             self.tries[self.episode[place]] += 1
@@ -146,12 +148,14 @@ class _Run:
         # Of a warm-up only its end is kept.
         self.roads[place] = reply.roads if reply.step <= 0 else self.roads[place] + reply.roads
         self.last, self.step[place] = reply.roads[-1], reply.step
+        self.greens[place] += reply.greens
         if reply.totals is None:
             return None
         actions = self.actions[place] if self.step_fn else reply.actions
         road = RoadMeasurement(*(on_host(np.stack(field)) for field in zip(*self.roads[place], strict=True)))
+        green = np.stack(self.greens[place])
         self._begin(place)
-        return Episode(index, self.scenarios[index], road, np.stack(actions), reply.totals, None)
+        return Episode(index, self.scenarios[index], road, np.stack(actions), reply.totals, None, green)
 
     def _act(self) -> None:
         """One call of `step_fn` for all environments that wait for an action."""

@@ -24,7 +24,7 @@ from sim.lookahead import decode_prices
 from sim.nema import Plan, SeeingDriver, SignalDriver, decode_action
 from sim.network import Network
 from sim.scenario import Scenario, SessionConfig
-from sim.states import StateWriter
+from sim.states import GreenClock, StateWriter
 from stream_jax.task import ACTIONS
 from stream_jax.types import RoadMeasurement
 
@@ -55,7 +55,8 @@ class Session:
         self._sumo: Any = None  # libsumo itself or a connection of traci: two modules with the same calls
         self._process: subprocess.Popen | None = None
         self._tracker, self._has_begun = Tracker(network, self.cfg.control_s, self._route), False
-        self._writer = StateWriter(network)
+        self._writer, self._greens = StateWriter(network), GreenClock(network)
+        self.green = self._greens.read()  # [I, 8] seconds that each phase was green in the last control step
 
     def __enter__(self) -> "Session":
         return self
@@ -80,6 +81,7 @@ class Session:
         self._detectors = no_detectors(len(self.network.ids))
         self.driver.reset(self.network)
         self._writer.reset()
+        self._greens.reset()
         self.done, self._has_begun = False, True
         measured = self._tracker.measure()
         if scenario.warmup_s == 0:
@@ -167,19 +169,21 @@ class Session:
         with self._failures("SUMO stopped in mid-episode"):
             for _ in range(seconds):
                 self._second(plan)
-        measured = self._tracker.measure()
+        measured, self.green = self._tracker.measure(), self._greens.read()
         if self._time == self._scenario.warmup_s:
             self._tracker.begin_totals()
         return measured
 
     def _second(self, plan: Plan | np.ndarray) -> None:
         sumo = self._sumo
-        for signal, state in self._news(plan):
+        news = self._news(plan)
+        for signal, state in news:
             sumo.trafficlight.setRedYellowGreenState(signal, state)
         for lane, is_closed in self._closures.changes(self._time):
             self._close_lane(lane) if is_closed else sumo.lane.setAllowed(lane, self._allowed[lane])
         sumo.simulationStep()
         self._time += 1
+        self._greens.second(self._own_states() if self._is_native else news)
         seen, pending, gone, forced = self._ask() if self._process is None else self._receive()
         if self._seeing:
             seen = list(seen)
@@ -198,6 +202,10 @@ class Session:
         if self._seeing:
             return self._seeing.states(np.asarray(plan))
         return self._writer.changed(cast(SignalDriver, self.driver).update(self._detectors, cast(Plan, plan)))
+
+    def _own_states(self) -> list[tuple[str, str]]:
+        """(signal, state) of all signals, where SUMO runs their programs itself."""
+        return [(name, self._sumo.trafficlight.getRedYellowGreenState(name)) for name in self.network.ids]
 
     def _ask(self) -> tuple:
         """What `Tracker.second` wants, asked value by value: inside one process thrice as fast as subscriptions."""

@@ -27,6 +27,7 @@ class Reply(NamedTuple):
     actions: list[np.ndarray]  # of a whole episode
     step: int  # control step that comes next, counted from the end of the warm-up
     totals: dict[str, float] | None  # not None when the episode is over
+    greens: list[np.ndarray]  # [I, 8] seconds of green of each phase, for each control step after the warm-up
 
 
 class EpisodeFailure(NamedTuple):
@@ -70,7 +71,7 @@ class InProcess:
             self.session = self.make_session()
         if whole:
             return whole_episode(self.session, scenario)
-        return Reply([self.session.reset(scenario, warm_up=False)], [], self.session.control_step, None)
+        return Reply([self.session.reset(scenario, warm_up=False)], [], self.session.control_step, None, [])
 
     def _step(self, action: np.ndarray) -> Reply:
         if self.session is None:
@@ -165,18 +166,21 @@ def wait_any(workers: list[InProcess | Process]) -> list[InProcess | Process]:
 
 def whole_episode(session: Session, scenario: Scenario) -> Reply:
     """An episode under the default plan: action 0 at every step."""
-    roads, actions = [session.reset(scenario)], []
+    roads, actions, greens = [session.reset(scenario)], [], []
     rest = np.zeros((len(roads[0].wait), ACTIONS), np.float32)
     while not session.done:
         roads.append(session.step(rest))
         actions.append(rest)
-    return Reply(roads, actions, session.control_step, session.totals())
+        greens.append(session.green)
+    return Reply(roads, actions, session.control_step, session.totals(), greens)
 
 
 def one_step(session: Session, action: np.ndarray) -> Reply:
     """One control step."""
     road = session.step(action)
-    return Reply([road], [], session.control_step, session.totals() if session.done else None)
+    is_warm = session.control_step > 0
+    totals = session.totals() if session.done else None
+    return Reply([road], [], session.control_step, totals, [session.green] * is_warm)
 
 
 def _serve(pipe: multiprocessing.connection.Connection, make_session: Callable[[], Session]) -> None:

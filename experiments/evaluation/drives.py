@@ -217,7 +217,9 @@ def take_over(source: Path, target: Path) -> None:
 def save_episode(path: Path, episode: Episode) -> None:
     """Writes an episode, whole or not at all."""
     totals = {f"total_{name}": np.asarray(float(value)) for name, value in episode.totals.items()}
-    shards.write_arrays(path, action=episode.action, **episode.road._asdict(), **totals)
+    shown = {} if episode.green is None else {"green": episode.green}
+    first = np.asarray(episode.scenario.first_step)  # of the recording, in which the episode begins
+    shards.write_arrays(path, action=episode.action, first_step=first, **shown, **episode.road._asdict(), **totals)
 
 
 def read_episode(path: Path, index: int, scenario: Scenario) -> Episode:
@@ -225,4 +227,4 @@ def read_episode(path: Path, index: int, scenario: Scenario) -> Episode:
     arrays = shards.read_arrays(path)
     road = RoadMeasurement(*(arrays[name] for name in RoadMeasurement._fields))
     totals = {name.removeprefix("total_"): value.item() for name, value in arrays.items() if name.startswith("total_")}
-    return Episode(index, scenario, road, arrays["action"], totals, None)
+    return Episode(index, scenario, road, arrays["action"], totals, None, arrays.get("green"))

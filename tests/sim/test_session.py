@@ -1,5 +1,6 @@
 """A session measures what a hand can work out, repeats itself exactly, and fails in one sentence."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 from sim.binaries import find_binary
 from sim.closures import RoadIncident
 from sim.errors import RoadError
+from sim.loop import run_episodes
 from sim.nema import GREEN, RED, NemaController
 from sim.network import GridConfig, build_grid, read_network
 from sim.own_programs import NativePrograms, nema_programs
@@ -109,6 +111,27 @@ def test_one_car_at_a_red_light_is_measured_as_worked_by_hand(grid, tmp_path):
     assert steps[0].travel_time == steps[1].travel_time == 60 and 140 <= totals["mean_travel_time_s"] <= 147
     assert totals["mean_travel_time_s"] == sum(float(s.travel_time) for s in steps)
     assert totals["trips_finished"] == totals["vehicles"] == 1 and totals["longest_wait_s"] == wait.max()
+
+
+def test_the_seconds_of_green_are_those_that_the_driver_showed(grid, tmp_path):
+    # Phase 8 is red for 100 s and green from then on: 0, 20 and 60 s of three minutes; nothing else is ever green.
+    with Session(grid, Northbound(first_green=100)) as session:
+        session.reset(scenario(routes(tmp_path / "one.rou.xml", cars(1))))
+        greens = []
+        while not session.done:
+            session.step(np.zeros((4, 9)))
+            greens.append(session.green)
+    np.testing.assert_array_equal(np.array(greens)[:, :, NORTHBOUND].T, [[0, 20, 60]] * 4)
+    assert np.delete(greens, NORTHBOUND, axis=2).sum() == 0
+
+
+def test_the_greens_of_an_episode_are_kept_without_its_warm_up(grid, tmp_path):
+    # Second 100 lies in the second minute; the first is the warm-up.
+    episode = scenario(routes(tmp_path / "one.rou.xml", cars(1)), warmup_s=60, duration_s=120)
+    make = functools.partial(Session, grid, Northbound(first_green=100))
+    for step_fn in (None, lambda tick: np.zeros((1, 4, 9), np.float32)):
+        (driven,) = run_episodes(make, [episode], step_fn, workers=0)
+        np.testing.assert_array_equal(driven.green[:, :, NORTHBOUND].T, [[20, 60]] * 4)
 
 
 def test_vehicles_that_cannot_enter_queue_and_wait_at_their_first_intersection(grid, tmp_path):
