@@ -25,8 +25,13 @@ class TrafficDataset:
     folder: Path
     manifest: dict
     graph: RoadGraph
-    geometry: dict  # ids, position, lonlat, outline, outline_start
+    geometry: dict  # ids, position, lonlat, outline, outline_start, name
     maps: tuple[dict, ...]  # arrays of each shard, in order of time
+
+    @property
+    def names(self) -> list[str]:
+        """What each cell is called: a sensor as in its file, a square or a zone by its number."""
+        return self.geometry["name"].tolist()
 
     @property
     def num_folds(self) -> int:
@@ -94,6 +99,7 @@ def load(folder: Path, verify: bool = False) -> TrafficDataset:
     senders, receivers, features = (on_host(arrays[name]) for name in ("senders", "receivers", "edge_features"))
     graph = RoadGraph(senders, receivers, features, on_host(arrays["position"].astype(np.float32)))
     geometry = {name: arrays[name] for name in ("ids", "position", "lonlat", "outline", "outline_start")}
+    geometry["name"] = arrays.get("name", arrays["ids"].astype(np.str_))
     return TrafficDataset(folder, manifest, graph, geometry, maps)
 
 

@@ -27,13 +27,16 @@ class Parts(NamedTuple):
     edges: dict[str, np.ndarray]
     labels: dict[str, np.ndarray] | None
     counts: dict  # rows_in, dropped by reason, used
+    names: list[str] | None = None  # of the cells in their order, where they have names of their own
 
 
 def finish_dataset(folder: Path, spec: CitySpec, inputs: RawInputs, parts: Parts) -> dict:
     """Writes graph.npz, events.npz and manifest.json beside the shards; returns the manifest."""
     if parts.counts["rows_in"] != parts.counts["used"] + sum(parts.counts["dropped"].values()):
         raise RuntimeError(f"rows in are not used + dropped: {parts.counts}")
-    files = {shards.GRAPH: shards.write_arrays(folder / shards.GRAPH, **parts.edges, **parts.cells._asdict())}
+    called = {} if parts.names is None else {"name": np.array(parts.names, np.str_)}
+    arrays = parts.edges | parts.cells._asdict() | called
+    files = {shards.GRAPH: shards.write_arrays(folder / shards.GRAPH, **arrays)}
     if parts.labels is not None:
         files[shards.EVENTS] = shards.write_arrays(folder / shards.EVENTS, **parts.labels)
     manifest = {

@@ -47,7 +47,7 @@ def sensor_parts(
     dropped = {"malformed": int(problems), "missing_reading": int(total - problems - used)}
     counts = {"rows_in": int(total), "dropped": dropped, "used": int(used)}
     units = {source.feature: source.unit}
-    return Parts(box, units, first * spec.bin_s, num_steps, folds, entries, cells, edges, None, counts)
+    return Parts(box, units, first * spec.bin_s, num_steps, folds, entries, cells, edges, None, counts, names)
 
 
 def _place_sensors(source: sensors.SensorSource, names: list[str]) -> tuple[graph.Cells, dict, Box | None]:

@@ -8,14 +8,17 @@ import numpy as np
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
 
 from data.errors import DataError
+from data.spark_etl.csv_files import delimiter_of, header_of
 from data.spark_etl.inputs import spark_path
 from data.spark_etl.local_time import local_to_unix
 from data.spark_etl.schema import READING_SCHEMA
 
 # What numpy and pandas raise on a file that is not what its name says.
 _UNREADABLE = (OSError, EOFError, ValueError, KeyError, IndexError, TypeError, zipfile.BadZipFile)
+_PLACE = "c{}"  # what Spark calls a column: names of a user may hold what Spark takes for structure
 MICRO = 1_000_000  # readings are summed as integer millionths, so that the mean does not depend on their order
 
 
@@ -36,17 +39,15 @@ def read_sensors(
     spark: SparkSession, source: SensorSource, timezone: str, scratch: Path
 ) -> tuple[DataFrame, list[str]]:
     """Long readings (time, sensor index, value; null where missing) and the sensors' names in column order."""
-    path = _npz_as_parquet(source.matrix, scratch) if source.matrix.suffix == ".npz" else source.matrix
-    if path.suffix in (".parquet", ".pq"):
-        table = spark.read.parquet(spark_path(path))
-    else:
-        table = spark.read.csv(spark_path(path), header=True)
-    time = source.time_column or table.columns[0]
-    if time not in table.columns:
-        raise DataError(f"{source.matrix} has no column {time}; its first columns are {', '.join(table.columns[:8])}.")
-    names = [name for name in table.columns if name != time]
-    seconds = _seconds(table, time, timezone)
-    values = F.array(*(F.col(f"`{name}`").try_cast("double") for name in names))
+    table, columns = _read_table(spark, source, scratch)
+    time = source.time_column or columns[0]
+    if time not in columns:
+        raise DataError(f"{source.matrix} has no column {time}; its first columns are {', '.join(columns[:8])}.")
+    names = [name for name in columns if name != time]
+    if not names:
+        raise DataError(f"{source.matrix} has no column beside {time}; give one with the readings of each sensor.")
+    seconds = _seconds(table, _PLACE.format(columns.index(time)), timezone)
+    values = F.array(*(F.col(_PLACE.format(columns.index(name))).try_cast("double") for name in names))
     long = table.select(seconds.alias("time_s"), F.posexplode(values).alias("place", "value"))
     is_reading = F.abs("value") < float("inf")  # NaN is larger than infinity in Spark
     if source.missing_value is not None:
@@ -88,13 +89,16 @@ def read_adjacency(path: Path, num_sensors: int) -> np.ndarray:
 def read_coordinates(path: Path, names: list[str]) -> np.ndarray:
     """Longitude and latitude [N, 2] of each sensor, from a csv with the columns sensor, lon, lat."""
     try:
-        table = pd.read_csv(path, dtype=str)
+        table = pd.read_csv(path, dtype=str, sep=delimiter_of(path), keep_default_na=False)
+    except DataError:
+        raise
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is not a readable csv of coordinates ({error}).") from None
-    table.columns = [name.lower() for name in table.columns]
+    table.columns = [name.strip().lower() for name in table.columns]
     if not {"lon", "lat"} <= set(table.columns):
         raise DataError(f"{path} needs the columns sensor, lon, lat; it has {', '.join(table.columns)}.")
-    by_name = table.set_index(table.iloc[:, 0].astype(str))[["lon", "lat"]]
+    called = table["sensor"] if "sensor" in table.columns else table.iloc[:, 0]
+    by_name = table.set_index(called.astype(str).str.strip())[["lon", "lat"]]
     missing = [name for name in names if name not in by_name.index]
     if missing:
         raise DataError(f"{path} has no coordinates for {len(missing)} sensors, such as {missing[0]}.")
@@ -105,11 +109,26 @@ def read_coordinates(path: Path, names: list[str]) -> np.ndarray:
     return lonlat
 
 
+def _read_table(spark: SparkSession, source: SensorSource, scratch: Path) -> tuple[DataFrame, list[str]]:
+    """The matrix with its columns called by their place, and the names that they have in the file."""
+    path = _npz_as_parquet(source.matrix, scratch) if source.matrix.suffix == ".npz" else source.matrix
+    if path.suffix in (".parquet", ".pq"):
+        table = spark.read.parquet(spark_path(path))
+        return table.toDF(*map(_PLACE.format, range(len(table.columns)))), table.columns
+    delimiter = delimiter_of(path)
+    columns = header_of(path, delimiter)
+    schema = StructType([StructField(_PLACE.format(k), StringType()) for k in range(len(columns))])
+    table = spark.read.csv(
+        spark_path(path), schema, sep=delimiter, header=True, escape='"', maxColumns=max(len(columns), 20_480)
+    )
+    return table, columns
+
+
 def _seconds(table: DataFrame, time: str, timezone: str):
     kind = dict(table.dtypes)[time]
     if kind in ("int", "bigint", "double"):
-        return F.col(f"`{time}`").cast("long")
-    text = F.col(f"`{time}`").cast("string")
+        return F.col(time).cast("long")
+    text = F.col(time).cast("string")
     wall = F.when(text.rlike(r"^\d{4}-\d{1,2}-\d{1,2}"), F.try_to_timestamp(text))
     return local_to_unix(wall.cast("long"), timezone)[0]
 

@@ -35,7 +35,7 @@ def city(out: Path, dataset: TrafficDataset) -> dict | None:
     scored = load_scored(out, fold, dataset)
     feature = dataset.manifest["features"][0]
     return shapes(dataset.geometry) | {
-        "names": [str(name) for name in dataset.geometry["ids"]],
+        "names": dataset.names,
         "unit": dataset.manifest["units"][feature],
         "clock": clock(dataset, steps),
         "busiest": int(np.nanargmax(mean.mean(axis=0))),

@@ -1,5 +1,6 @@
 """Sensor matrices: csv, parquet and npz in, readings, cells and graph out, and what is wrong with them in words."""
 
+import csv
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -141,3 +142,42 @@ def test_a_matrix_without_times_or_readings_is_refused(spark, console, tmp_path,
     with pytest.raises(DataError, match=sentence):
         build(spark, console, tmp_path, source)
     assert not (tmp_path / "data").exists()
+
+
+ODD = ["A.1/km 3.5", 'the "old" bridge', "back`tick", "semi;colon", "comma, here", "Ä" * 300, "north", "North"]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_a_sensor_keeps_the_name_that_it_has_in_the_file(spark, console, tmp_path, delimiter):
+    with (tmp_path / "m.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream, delimiter=delimiter)
+        writer.writerow(["when", *ODD])
+        for k in range(STEPS):
+            writer.writerow([f"{datetime(2014, 7, 1) + timedelta(minutes=15 * k)}", *range(len(ODD))])
+    with (tmp_path / "places.csv").open("w", newline="") as stream:
+        rows = [(name, 10 + 0.01 * k, 50 + 0.01 * k) for k, name in enumerate(ODD)]
+        csv.writer(stream, delimiter=delimiter).writerows([("sensor", "lon", "lat"), *reversed(rows)])
+    source = SensorSource(tmp_path / "m.csv", coordinates=tmp_path / "places.csv")
+    dataset = build(spark, console, tmp_path, source)
+    assert dataset.names == ODD
+    # Sensor k always reads k and stands 0.01 k degrees north-east of the first.
+    np.testing.assert_array_equal(dataset.steps(0, 3).values[0, :, 0], range(len(ODD)))
+    np.testing.assert_allclose(dataset.geometry["lonlat"][:, 0], 10 + 0.01 * np.arange(len(ODD)))
+
+
+def test_names_of_a_parquet_survive_too(spark, tmp_path):
+    pd.DataFrame({"t": [START], "a.b": [1.0], "c`d": [2.0]}).to_parquet(tmp_path / "m.parquet")
+    readings, names = sensors.read_sensors(spark, SensorSource(tmp_path / "m.parquet"), "UTC", tmp_path)
+    assert names == ["a.b", "c`d"] and [tuple(row) for row in readings.collect()] == [(START, 0, 1.0), (START, 1, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("time:a:b\n1:2:3\n", "header of one column, 'time:a:b', so its delimiter is unknown"),
+        ("time,a,a\n1,2,3\n", "has two columns 'a'"),
+    ],
+)
+def test_a_header_that_cannot_be_told_apart_is_named(spark, tmp_path, text, sentence):
+    with pytest.raises(DataError, match=sentence):
+        sensors.read_sensors(spark, SensorSource(write(tmp_path / "m.csv", text)), "UTC", tmp_path)
