@@ -36,6 +36,7 @@ COMMANDS = {
     "verify": Command("experiments.verify:main", "check a trained system's promises on fresh data"),
     "tables": Command("experiments.tables.command:main", "print the paper's tables beside ours"),
     "figures": Command("experiments.figures:main", "draw the paper's tables as bars beside ours"),
+    "export": Command("experiments.export:main", "write a run's results as parquet, csv or geojson"),
     "publish": Command("experiments.publish:main", "copy a run's rows and final controllers into results/"),
     "compare": Command("experiments.compare:main", "say whether two runs have the same results rows"),
     "sweep": Command("experiments.sweep:main", "train many seeds over all devices"),
