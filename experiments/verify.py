@@ -17,6 +17,7 @@ import rich
 from rich.markup import escape
 from rich.table import Table
 
+from data.errors import DataError
 from data.loader import TrafficDataset
 from experiments.cli.main import start
 from experiments.cli.reading import read
@@ -80,6 +81,8 @@ class Promise(NamedTuple):
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the verdicts; 0 if every promise is kept, 1 if not, 2 if it cannot be told."""
     args = read(VerifyOptions, DESCRIPTION, argv, "verify")
+    if args.episodes < 0 or args.workers < 1:
+        raise DataError(f"--episodes {args.episodes} --workers {args.workers}: give 0 or more and 1 or more.")
     console = rich.get_console()
     try:
         dataset = kept_recording(args.checkpoint)

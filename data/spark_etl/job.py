@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import re
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from pyspark.sql import functions as F
 from rich.console import Console
 
 from data.errors import DataError
-from data.spark_etl import assemble, events, graph, shards, sources, tables
+from data.spark_etl import assemble, events, graph, plausible, shards, sources, tables
 from data.spark_etl.inputs import RawInputs, check_timezone, expand_bzip2, find_broken
 from data.spark_etl.manifest import Parts, finish_dataset
 from data.spark_etl.progress import spark_progress
@@ -26,7 +25,6 @@ from data.spark_etl.sensors import SensorSource
 from data.spark_etl.split import split_recording
 
 MALFORMED_SHOWN = 10_000
-MAX_YEARS = 20  # a longer recording has wrong times in it
 STEPS_AT_ONCE = 13 * 672  # a quarter of a year of the table is brought to the driver at a time
 
 
@@ -79,8 +77,17 @@ def _vehicle_parts(spark: SparkSession, cfg: JobConfig, inputs: RawInputs, folde
     num_steps = last - first + 1
     dropped["stray_time"] = int(points[(step < first) | (step > last)].sum())
     table = table._replace(frame=table.frame.filter(F.col("step").between(first, last)))
-    _check_span(first * spec.bin_s, last * spec.bin_s, inputs)
+    is_gps = spec.source == "gps"
+    plausible.check_times(first * spec.bin_s, last * spec.bin_s, inputs.files[0].name, is_gps)
+    if table.zones is None:
+        _check_box(rows, spec, rows_in, dropped, inputs.files[0].name)
+    if is_gps:
+        lon, lat = (spec.area.lon_min + spec.area.lon_max) / 2, (spec.area.lat_min + spec.area.lat_max) / 2
+        plausible.check_place(lon, lat, spec.timezone, inputs.files[0].name)
     folds = split_recording(num_steps, 86_400 // spec.bin_s, spec.window, spec.horizon)
+    plausible.check_parts(
+        folds, np.isin(np.arange(first, last + 1), step), first * spec.bin_s, spec.bin_s, inputs.files[0].name
+    )
     with spark_progress(spark, "filling the shards", console):
         cells = _choose_cells(table, first + num_steps // 2)
         entries, used = _write_shards(table, cells, first, num_steps, folder)
@@ -93,17 +100,25 @@ def _vehicle_parts(spark: SparkSession, cfg: JobConfig, inputs: RawInputs, folde
         log = events.read_events(inputs.events, spec.timezone)
         find_cell = assemble.cell_finder(cells, spec, table.zones)
         labels = events.label_events(log, find_cell, first * spec.bin_s, num_steps, len(cells.ids), spec.bin_s)
+        if len(labels["start"]) == 0:
+            raise DataError(
+                f"None of the {len(log.start):,} incidents with a place in {inputs.events} falls into the recording's "
+                "cells and time; check its times and degrees, or take the file away."
+            )
     counts = {"rows_in": rows_in, "dropped": dropped, "used": used}
     return Parts(spec.box, UNITS, first * spec.bin_s, num_steps, folds, entries, cells, edges, labels, counts)
 
 
-def _check_span(first_s: int, last_s: int, inputs: RawInputs) -> None:
-    """Refuses a recording that one wrong clock stretches over decades, most of them empty."""
-    if last_s - first_s > MAX_YEARS * 366 * 86_400:
-        first, last = (datetime.fromtimestamp(second, UTC).date() for second in (first_s, last_s))
-        raise DataError(
-            f"{inputs.files[0].name} spans {first} to {last}; remove the rows with wrong times, or check --time-format."
-        )
+def _check_box(rows: DataFrame, spec: CitySpec, rows_in: int, dropped: dict[str, int], name: str) -> None:
+    """Looks at swapped degrees only where most fixes lie outside: it is another pass over the files."""
+    outside = dropped["outside_box"]
+    inside = rows_in - sum(dropped[reason] for reason in (*tables.BEFORE_BOX, "outside_box"))
+    if outside <= inside:
+        return
+    box = spec.area
+    is_inside = F.col("lat").between(box.lon_min, box.lon_max) & F.col("lon").between(box.lat_min, box.lat_max)
+    swapped = rows.filter(F.col("problem").isNull() & is_inside).count()
+    plausible.check_box(inside, swapped, inside + outside, name)
 
 
 def _choose_cells(table: tables.Table, half: int) -> graph.Cells:

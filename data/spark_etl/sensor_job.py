@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from rich.console import Console
 
 from data.errors import DataError
-from data.spark_etl import assemble, graph, sensors, shards
+from data.spark_etl import assemble, graph, plausible, sensors, shards
 from data.spark_etl.manifest import Parts
 from data.spark_etl.progress import spark_progress
 from data.spark_etl.schema import Box, CitySpec
@@ -31,12 +31,15 @@ def sensor_parts(
         raise DataError(f"No row of {source.matrix} has a time that can be read; name its column with --time-column.")
     if not used:
         raise DataError(f"{source.matrix} holds no readings, only gaps; check the file and --missing-value.")
+    name = source.matrix.name
+    plausible.check_times(first * spec.bin_s, last * spec.bin_s, name, is_gps=False)
     num_steps = last - first + 1
     folds = split_recording(num_steps, 86_400 // spec.bin_s, spec.window, spec.horizon)
     rows = table.toPandas()
     total_of, count_of = np.zeros((2, num_steps, len(names)), np.int64)
     total_of[rows["step"] - first, rows["place"]] = rows["sum"]
     count_of[rows["step"] - first, rows["place"]] = rows["count"]
+    plausible.check_parts(folds, count_of.any(axis=1), first * spec.bin_s, spec.bin_s, name)
     mean = (total_of / np.maximum(count_of, 1) / sensors.MICRO).astype(np.float32)
     entries = []
     for start, stop in assemble.shard_ranges(0, num_steps, 86_400 // spec.bin_s):
@@ -44,6 +47,8 @@ def sensor_parts(
         shard = shards.Shard(time, mean[start:stop, :, None], count_of[start:stop, :, None] > 0)
         entries.append(assemble.write_shard(folder, start, shard))
     cells, edges, box = _place_sensors(source, names)
+    if box is not None:
+        plausible.check_place(*cells.lonlat.mean(axis=0), spec.timezone, source.coordinates.name)
     dropped = {"malformed": int(problems), "missing_reading": int(total - problems - used)}
     counts = {"rows_in": int(total), "dropped": dropped, "used": int(used)}
     units = {source.feature: source.unit}

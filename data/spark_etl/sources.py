@@ -117,12 +117,14 @@ def read_geolife(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     )
 
 
-def read_gps(spark: SparkSession, paths: Sequence[str], columns: GpsColumns, timezone: str) -> DataFrame:
+def read_gps(
+    spark: SparkSession, paths: Sequence[str], columns: GpsColumns, timezone: str, delimiter: str = ","
+) -> DataFrame:
     """A user's own csv (with header) or parquet of vehicle, time, longitude, latitude."""
     is_parquet = {path.endswith((".parquet", ".pq")) for path in paths}
     if len(is_parquet) > 1:
         raise DataError(f"There are both csv and parquet files beside {Path(paths[0]).name}; give one kind with --raw.")
-    table = spark.read.parquet(*paths) if is_parquet == {True} else read_csv(spark, paths)
+    table = spark.read.parquet(*paths) if is_parquet == {True} else read_csv(spark, paths, delimiter)
     wanted = (columns.vehicle, columns.time, columns.lon, columns.lat)
     missing = [name for name in wanted if name not in table.columns]
     if missing:
@@ -131,7 +133,7 @@ def read_gps(spark: SparkSession, paths: Sequence[str], columns: GpsColumns, tim
             f"{Path(paths[0]).name} has no column {', '.join(missing)}; its columns are {there}. "
             "Name yours with --columns vehicle=...,time=...,lon=...,lat=..."
         )
-    vehicle, time, lon, lat = (F.col(f"`{name}`").cast("string") for name in wanted)
+    vehicle, time, lon, lat = (column_of(name).cast("string") for name in wanted)
     raw = F.concat_ws(",", vehicle, time, lon, lat)
     moment, is_absolute = _gps_moment(table, columns)
     table = table.withColumns({"_moment": moment, "_absolute": is_absolute})
@@ -140,9 +142,15 @@ def read_gps(spark: SparkSession, paths: Sequence[str], columns: GpsColumns, tim
     return _points_at(table, vehicle, vehicle, seconds, is_skipped & ~F.col("_absolute"), lon, lat, raw)
 
 
-def read_csv(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+def column_of(name: str) -> Column:
+    """The column of exactly this name, which may hold dots and backticks."""
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def read_csv(spark: SparkSession, paths: Sequence[str], delimiter: str = ",") -> DataFrame:
     """Csv files with one and the same header, every column text, and a last column CORRUPT."""
     options = {"header": True, "ignoreLeadingWhiteSpace": True, "ignoreTrailingWhiteSpace": True}
+    options |= {"sep": delimiter, "escape": '"'}  # a quote in quotes is doubled (RFC 4180)
     names = [*spark.read.options(**options).csv(list(paths)).columns, CORRUPT]
     schema = StructType([StructField(name, StringType()) for name in names])
     reader = spark.read.options(**options, columnPruning=False)  # with pruned columns Spark does not count the fields
@@ -151,7 +159,7 @@ def read_csv(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 def _gps_moment(table: DataFrame, columns: GpsColumns) -> tuple[Column, Column]:
     """Seconds of a user's time column, and whether they are unix seconds: a time without an offset is a wall clock."""
-    column, kind = F.col(f"`{columns.time}`"), dict(table.dtypes)[columns.time]
+    column, kind = column_of(columns.time), dict(table.dtypes)[columns.time]
     text = F.trim(column.cast("string"))
     if columns.time_format in ("unix", "unix_ms"):
         divisor = 1000 if columns.time_format == "unix_ms" else 1

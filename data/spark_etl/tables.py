@@ -12,10 +12,13 @@ from pyspark.sql import functions as F
 
 from data.errors import DataError
 from data.spark_etl import sources, transforms, trips
+from data.spark_etl.csv_files import delimiter_of
 from data.spark_etl.inputs import RawInputs, spark_path
 from data.spark_etl.schema import POINT_COLUMNS, Box, CitySpec
 from data.spark_etl.zones import Zones, read_zones
 
+# Reasons for which rows are dropped before their place is looked at.
+BEFORE_BOX = (sources.MALFORMED, sources.NONEXISTENT, "duplicate", "zero_coordinate")
 BOX_PERCENTILES = (0.005, 0.995)  # a box taken from the data leaves out the outermost 1 % each way
 
 
@@ -57,7 +60,8 @@ def read_rows(spark: SparkSession, spec: CitySpec, inputs: RawInputs, columns: s
         case "geolife":
             return sources.read_geolife(spark, paths)
         case "gps":
-            return sources.read_gps(spark, paths, columns, spec.timezone)
+            delimiter = "," if inputs.files[0].suffix in (".parquet", ".pq") else delimiter_of(inputs.files[0])
+            return sources.read_gps(spark, paths, columns, spec.timezone, delimiter)
         case "manhattan":
             return trips.read_trips(spark, paths, spec.timezone)
     raise DataError(f"There is no reader named {spec.source!r}.")

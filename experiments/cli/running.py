@@ -9,6 +9,7 @@ from rich.console import Console
 from experiments.cli import display, lock, options, plan
 from experiments.cli.main import load
 from experiments.cli.options import RunOptions
+from experiments.cli.unused import refuse_unused
 from experiments.methods import catalogue
 
 # Loaded when their turn comes: etl needs no jax, nothing but control needs SUMO, and a plan needs none of them.
@@ -29,7 +30,9 @@ def run(args: RunOptions, words: list[str], out: Path, console: Console) -> None
     Args:
         words: the command line, kept beside the results.
     """
-    chosen, args = options.stages(args), with_methods(args)
+    chosen = options.stages(args)
+    refuse_unused(args, chosen)
+    args = with_methods(args)
     if args.dry_run:
         cfg = load("experiments.presets:experiment_config")(args)
         plan.show(plan.make_plan(args, out, chosen, cfg.seeds, cfg.max_folds), out, console)
@@ -55,6 +58,8 @@ def with_methods(args: RunOptions) -> RunOptions:
         load("experiments.stages.forecast:check_methods")(args.methods)
     if args.detectors:
         load("experiments.stages.detectors:check_detectors")(args.detectors)
+    if args.controllers:
+        load("experiments.stages.control:chosen_controllers")(args.controllers)
     if args.network:
         load("sim.network:read_network")(args.network)
     return args

@@ -190,6 +190,77 @@ def test_swapped_and_metric_coordinates_are_recognised(refuses, tmp_path):
     )
 
 
+def test_degrees_that_are_swapped_in_most_rows_are_recognised(refuses, tmp_path):
+    # A tenth of the rows are right, so the recording is not empty; nine tenths lie in Beijing only if exchanged.
+    right, wrong = tdrive_text(rows=400), tdrive_text(lon=39.9, lat=116.4, rows=4000).replace("1,2008", "2,2008")
+    (tmp_path / "mixed.txt").write_text(right + wrong)
+    assert refuses(["--dataset", "tdrive", "--raw", tmp_path / "mixed.txt"], "wrong order", "4,000 of 4,400 fixes lie")
+    (tmp_path / "far.txt").write_text(
+        right[:2000] + tdrive_text(lon=12.5, lat=41.9, rows=9000).replace("1,2008", "2,2008")
+    )
+    assert refuses(["--dataset", "tdrive", "--raw", tmp_path / "far.txt"], "fixes of far.txt lie in the box", "--box")
+
+
+def test_a_place_that_its_time_zone_does_not_know_is_refused(refuses, tmp_path):
+    madrid = [(v, t, -3.7 + x - 10, 40.4) for v, t, x, _ in gps_rows()]
+    swapped = write_gps(tmp_path / "swapped.csv", [(v, t, lat, lon) for v, t, lon, lat in madrid])
+    options = ["--time-format", "unix", "--timezone", "Europe/Madrid"]
+    assert refuses(["--dataset", "gps", "--raw", swapped, *options], "wrong order", "Europe/Madrid", "--columns")
+    tokyo = write_gps(tmp_path / "tokyo.csv", [(v, t, 139.7 + x - 10, 35.7) for v, t, x, _ in gps_rows()])
+    assert refuses(["--dataset", "gps", "--raw", tokyo, *options], "7 hours from the clock of Europe/Madrid")
+
+
+def test_times_of_another_unit_or_to_come_are_named(refuses, tmp_path):
+    rows = gps_rows()
+    milli = write_gps(tmp_path / "milli.csv", [(v, 1000 * t, x, y) for v, t, x, y in rows])
+    assert refuses(gps(milli), "milli.csv count milliseconds", "--time-format unix_ms")
+    seconds = write_gps(tmp_path / "seconds.csv", rows)
+    assert refuses(gps(seconds, "--time-format", "unix_ms"), "seconds.csv end on 1970-01-17", "unix means seconds")
+    nano = write_gps(tmp_path / "nano.csv", [(v, 10**9 * t, x, y) for v, t, x, y in rows])
+    assert refuses(gps(nano), "nano.csv count micro- or nanoseconds")
+    later = write_gps(tmp_path / "later.csv", [(v, t + 10**9 * 2, x, y) for v, t, x, y in rows])
+    assert refuses(gps(later), "later.csv has times to come, up to 2077")
+
+
+def test_a_part_without_observations_is_named_with_its_dates(refuses, tmp_path):
+    # 1,000 steps, of which the last 300 and the first 300 have fixes: nothing in between, where calibration lies.
+    rows = gps_rows(300)
+    gap = write_gps(tmp_path / "gap.csv", rows + [(v, t + 900 * 700, x, y) for v, t, x, y in rows])
+    assert refuses(gps(gap), "Nothing was observed from 2014-05-", "part of gap.csv")
+
+
+def test_an_unknown_delimiter_is_named_and_the_usual_ones_are_read(command, refuses, tmp_path):
+    text = write_gps(tmp_path / "a.csv", gps_rows()).read_text()
+    (tmp_path / "colon.csv").write_text(text.replace(",", ":"))
+    assert refuses(gps(tmp_path / "colon.csv"), "colon.csv", "delimiter is unknown", "semicolon")
+    (tmp_path / "a.csv").write_text(text.replace(",", ";").replace("vehicle", '"my.`cab` ""7"""'))
+    code, said = command(*gps(tmp_path / "a.csv", "--columns", 'vehicle=my.`cab` "7"'))
+    assert code == 0, said
+
+
+def test_incidents_that_fall_nowhere_are_not_a_log_of_nothing(refuses, tmp_path):
+    raw = write_gps(tmp_path / "raw" / "fixes.csv", gps_rows())
+    log = tmp_path / "log.csv"
+    log.write_text("start,end,lon,lat,kind\n2019-01-01T00:00:00,2019-01-01T01:00:00,10.005,50.005,crash\n")
+    assert refuses(gps(raw, "--events", log), "None of the 1 incidents", "log.csv")
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--dataset", "sensors", "--events", "no.csv"], ["--events says nothing about --dataset sensors"]),
+        (["--dataset", "tdrive", "--columns", "vehicle=id"], ["--columns says nothing", "it is read for gps"]),
+        (["--dataset", "porto", "--time-format", "unix"], ["--time-format says nothing"]),
+        (["--dataset", "manhattan", "--square", "500"], ["--square says nothing"]),
+        (["--dataset", "gps", "--missing-value", "0"], ["--missing-value says nothing", "sensors"]),
+        (["--dataset", "porto", "--trips", "foil"], ["--trips says nothing", "manhattan"]),
+        (["--controllers", "foo", "bar"], ["No controller is called foo, bar", "default_plan", "la_mbda"]),
+    ],
+)
+def test_an_option_that_nobody_would_read_is_refused(refuses, argv, words):
+    assert refuses(argv, *words)
+
+
 def test_rows_none_of_which_can_be_read_are_called_so(refuses, tmp_path):
     (tmp_path / "notes.txt").write_text("dear diary\n" * 5)
     assert refuses(

@@ -18,7 +18,11 @@ def check_controllers(names: list[str] | None) -> list[str]:
     """The names asked for, or all; refuses one that does not exist."""
     unknown = set(names or ()) - set(NAMES)
     if unknown:
-        raise DataError(f"No controller is called {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}.")
+        learned = ", ".join(catalogue.LEARNERS)
+        raise DataError(
+            f"No controller without learning is called {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}. "
+            f"Those that learn, {learned}, are driven by `stream-jax run --stage control`."
+        )
     return list(names or NAMES)
 
 
