@@ -96,7 +96,7 @@ def drive(args: DriveOptions, console: rich.console.Console) -> None:
         system = open_system(args.checkpoint, dataset.manifest["content_hash"])
         _check_action(system, args)
         of = f"{args.checkpoint}: {dataset.manifest['dataset']}, {dataset.manifest['data']} data"
-        console.print(of, style="bold")
+        console.print(of, style="bold", markup=False)
     if args.network is not None:
         network, scenario = users_scenario(args.network, args.routes, args.seed, args.minutes)
         decide = live.without_city(system, network.neighbours) if is_trained else None
@@ -119,7 +119,7 @@ def drive(args: DriveOptions, console: rich.console.Console) -> None:
             log.flush()
             ticks.append(tick)
     summary(ticks, limits, console)
-    console.print(f"log: {args.log}")
+    console.print(f"log: {args.log}", markup=False)
 
 
 def _without_learning(signals: int) -> live.Decide:

@@ -63,7 +63,7 @@ class DemandOptions:
 
 def sweep(args: DemandOptions, console: Console) -> list[dict]:
     """All rows of the sweep under the paper's limits."""
-    dataset = loader.load(args.out / "data")
+    dataset = loader.load(args.out / "data", verify=True)
     folder = control_folder(args.out)
     road = city_road(dataset, GridConfig(), DemandConfig(bin_s=dataset.manifest["bin_s"]), folder)
     common = {
@@ -144,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results.write_rows(file, rows)
     draw(rows).savefig(control_folder(args.out) / "demand_sweep.png", dpi=130)
     show(rows, console)
-    console.print(f"rows: {file}")
+    console.print(f"rows: {file}", markup=False)
     return 0
 
 

@@ -122,7 +122,7 @@ def run(args: RescoOptions, maps: list[str], controllers: list[str], words: list
         console.print(table)
     figure = args.out / "resco.png"
     resco_figure.delays(rows).savefig(figure, dpi=130)
-    console.print(f"rows: {args.results}  figure: {figure}", highlight=False)
+    console.print(f"rows: {args.results}  figure: {figure}", highlight=False, markup=False)
 
 
 def driven(jobs: list[Job], workers: int, console: Console) -> Iterator[tuple[Job, dict[str, float]]]:

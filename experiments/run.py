@@ -22,7 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     args = options.parse(words)
     out = args.out or Path("runs") / f"{'routes' if args.routes else args.dataset}-{args.preset}"
-    rich.reconfigure()  # one console for everybody, or two live displays would write over each other
+    # One console for everybody, or two live displays would write over each other; a name like :x: is no picture.
+    rich.reconfigure(emoji=False)
     console = rich.get_console()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = LOG_WIDTH

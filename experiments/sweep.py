@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Trains the seeds, prints mean and interval of each metric, and keeps the rows beside the run's results."""
     args = read(SweepOptions, DESCRIPTION, argv, "sweep")
     asked = options.RunOptions(preset=args.preset, seeds=args.seeds, folds=args.folds)
-    dataset, console = loader.load(args.run / "data"), Console()
+    dataset, console = loader.load(args.run / "data", verify=True), Console()
     manifest = dataset.manifest
     rows = forecaster_rows(dataset, experiment_config(asked))
     common = {"dataset": manifest["dataset"], "data": manifest["data"], "data_hash": manifest["content_hash"]}

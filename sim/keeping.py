@@ -38,7 +38,7 @@ def kept_recording(folder: Path) -> TrafficDataset:
         raise DataError(
             f"{folder} has no recording in {folder / DATA}; make the checkpoint with run.py's control stage."
         )
-    return loader.load(folder / DATA)
+    return loader.load(folder / DATA, verify=True)
 
 
 def kept_road(

@@ -20,6 +20,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from data.errors import DataError
+from data.spark_etl import bounds
 from stream_jax.store import file_sha256
 
 PATTERNS = {
@@ -91,6 +92,7 @@ def find_inputs(
     check_readable(files)
     if events:
         check_readable([events])
+    bounds.check_lines([*files, *([events] if events else [])])
     places = {place for path in files for place in path.parents[:4]}  # GeoLife's files lie three folders deep
     return RawInputs(tuple(files), zones, events, any((place / MARKER).exists() for place in places))
 
@@ -107,6 +109,7 @@ def expand_bzip2(inputs: RawInputs, scratch: Path) -> RawInputs:
         return inputs
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:  # bz2 releases the interpreter lock
         expanded = dict(zip(packed, pool.map(functools.partial(_expand, scratch), enumerate(packed)), strict=True))
+    bounds.check_lines(list(expanded.values()))
     return dataclasses.replace(inputs, files=tuple(expanded.get(path, path) for path in inputs.files))
 
 
@@ -151,7 +154,19 @@ def _first_kind(folder: Path, kinds: Sequence[str]) -> list[Path]:
 def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
     if folder.is_file():
         return [folder] if any(folder.match(pattern) for pattern in patterns) else []
-    return sorted({path for pattern in patterns for path in folder.rglob(pattern) if path.name != MARKER})
+    found = sorted({path for pattern in patterns for path in folder.rglob(pattern) if path.name != MARKER})
+    _refuse_links(folder, found)
+    return found
+
+
+def _refuse_links(folder: Path, files: Sequence[Path]) -> None:
+    """A link inside a folder of raw files that leads out of it would read what nobody asked for."""
+    root = folder.resolve()
+    for path in files:
+        if not path.resolve().is_relative_to(root):
+            raise DataError(
+                f"{path} is a link that leads out of {folder}; put the file itself there, or name it by --raw."
+            )
 
 
 def _expand(scratch: Path, numbered: tuple[int, Path]) -> Path:
@@ -179,14 +194,12 @@ def _unpack_archives(raw: Path, scratch: Path) -> Path | None:
     """Unpacks every archive under `raw` into `scratch`; members that point outside it are refused."""
     places = [raw] if raw.is_file() else sorted(raw.rglob("*"))
     archives = [path for path in places if path.is_file() and path.name.endswith(ARCHIVES)]
+    if raw.is_dir():
+        _refuse_links(raw, archives)
     for index, path in enumerate(archives):
         target = scratch / f"{index:05d}-{path.name}"
         try:
-            if path.suffix == ".zip":
-                _unzip(path, target)
-            else:
-                with tarfile.open(path) as archive:
-                    archive.extractall(target, filter="data")
+            bounds.unzip(path, target) if path.suffix == ".zip" else bounds.untar(path, target)
         except tarfile.FilterError as error:
             raise DataError(
                 f"{path} holds a member that would be written outside its folder ({error}); refused."
@@ -194,16 +207,3 @@ def _unpack_archives(raw: Path, scratch: Path) -> Path | None:
         except _UNREADABLE as error:
             raise DataError(f"{path} cannot be unpacked ({error}); it may be truncated: download it again.") from None
     return scratch if archives else None
-
-
-def _unzip(path: Path, target: Path) -> None:
-    with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            place = (target / member.filename).resolve()
-            if not place.is_relative_to(target.resolve()):
-                raise DataError(f"{path} holds {member.filename}, which would be written outside its folder; refused.")
-            if member.is_dir():
-                continue
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with archive.open(member) as stream, open(place, "wb") as out:
-                shutil.copyfileobj(stream, out)

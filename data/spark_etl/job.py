@@ -1,5 +1,6 @@
 """The job: read -> clean -> cells x steps -> shards, graph, labels, manifest; on any Spark master."""
 
+import contextlib
 import csv
 import dataclasses
 import re
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -56,10 +57,11 @@ def run_job(spark: SparkSession, cfg: JobConfig, inputs: RawInputs, out: Path, c
             manifest = finish_dataset(folder, cfg.spec, inputs, parts)
             write_quality_page(folder, manifest)
         return manifest
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, Py4JError, ConnectionError) as error:
         raise DataError(_explain(error, inputs)) from error
     finally:
-        spark.catalog.clearCache()
+        with contextlib.suppress(Py4JError, ConnectionError):  # Java may be dead
+            spark.catalog.clearCache()
 
 
 def _vehicle_parts(spark: SparkSession, cfg: JobConfig, inputs: RawInputs, folder: Path, console: Console) -> Parts:
@@ -184,6 +186,8 @@ def _explain(error: Exception, inputs: RawInputs) -> str:
     broken = find_broken(inputs.files)
     if broken:
         return f"{broken[0]} is damaged or truncated ({broken[1]}); download it again."
+    if isinstance(error, Py4JNetworkError | ConnectionError):
+        return f"Java died while Spark read {inputs.files[0].name}, maybe for want of memory; try --memory 6g."
     if "OutOfMemoryError" in text:
         return "Spark ran out of memory; give it more with --memory 6g."
     named = re.search(r"reading file \S*/([^/\s]+?)\.?\s", text)

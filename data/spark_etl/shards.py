@@ -69,9 +69,9 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except FileNotFoundError:
-        raise DataError(f"{path} is missing from the dataset; delete its folder and run the etl stage again.") from None
+        raise DataError(f"{path} is missing; {remedy(path)}.") from None
     except _DAMAGE:
-        raise DataError(f"{path} is damaged; delete its folder and run the etl stage again.") from None
+        raise DataError(f"{path} is damaged; {remedy(path)}.") from None
 
 
 def map_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -80,9 +80,22 @@ def map_arrays(path: Path) -> dict[str, np.ndarray]:
         with zipfile.ZipFile(path) as archive:
             return {entry.filename.removesuffix(".npy"): _map_entry(path, entry) for entry in archive.infolist()}
     except FileNotFoundError:
-        raise DataError(f"{path} is missing from the dataset; delete its folder and run the etl stage again.") from None
+        raise DataError(f"{path} is missing; {remedy(path)}.") from None
     except _DAMAGE:
-        raise DataError(f"{path} is damaged; delete its folder and run the etl stage again.") from None
+        raise DataError(f"{path} is damaged; {remedy(path)}.") from None
+
+
+def remedy(path: Path) -> str:
+    """What to do about a damaged artefact: the folder that it lies in says which stage made it."""
+    for place in path.parents:
+        if place.name == "data" and place.parent.name == "checkpoint":
+            return "copy the checkpoint again, or delete it and run the stage that made it"
+        if place.name == "data":
+            return "delete its folder and run the etl stage again"
+        stage = place.name.partition("-")[0]
+        if stage in ("forecast", "detect", "control"):
+            return f"delete it and run the {stage} stage again"
+    return "delete its folder and run the etl stage again"
 
 
 def content_hash(folder: Path, files: list[str]) -> str:
@@ -105,7 +118,7 @@ def read_manifest(folder: Path) -> dict:
     except (json.JSONDecodeError, UnicodeDecodeError):
         manifest = None
     if not isinstance(manifest, dict):
-        raise DataError(f"{path} is damaged; delete its folder and run the etl stage again.")
+        raise DataError(f"{path} is damaged; {remedy(path)}.")
     version = manifest.get("schema_version")
     if version != SCHEMA_VERSION:
         raise DataError(
@@ -120,11 +133,11 @@ def verify_content(folder: Path, manifest: dict) -> None:
     for name, sha256 in expected.items():
         path = folder / name
         if not path.exists():
-            raise DataError(f"{path} is missing from the dataset; delete its folder and run the etl stage again.")
+            raise DataError(f"{path} is missing from the dataset; {remedy(path)}.")
         if file_sha256(path) != sha256:
-            raise DataError(f"{path} was altered since it was written; delete its folder and run the etl stage again.")
+            raise DataError(f"{path} was altered since it was written; {remedy(path)}.")
     if content_hash(folder, list(expected)) != manifest["content_hash"]:
-        raise DataError(f"{folder / MANIFEST} does not belong to its files; delete its folder and run etl again.")
+        raise DataError(f"{folder / MANIFEST} does not belong to its files; {remedy(folder / MANIFEST)}.")
 
 
 @contextlib.contextmanager

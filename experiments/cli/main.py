@@ -70,6 +70,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def start(name: str, words: Sequence[str] | None = None) -> int:
     """Runs one command with these words, or with those of this process; returns the exit code."""
     compiled.keep()
+    rich.reconfigure(emoji=False)  # a folder called :x: is no picture
     try:
         code = load(COMMANDS[name].place)(words)
     except (DataError, RoadError) as error:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from data.spark_etl import shards
@@ -42,7 +43,7 @@ def make_plan(args: RunOptions, out: Path, stages: list[str], seeds: int, folds:
 
 def show(plan: list[Step], out: Path, console: Console) -> None:
     """The plan as a table, and whether it fits on the disk."""
-    table = Table(title=f"would run in {out}")
+    table = Table(title=escape(f"would run in {out}"))
     for column in ("stage", "what is there", "roughly", "disk"):
         table.add_column(column)
     for step in plan:

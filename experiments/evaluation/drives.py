@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import scipy.stats
 from rich.console import Console
+from rich.markup import escape
 
 from data.spark_etl import shards
 from experiments.evaluation import results
@@ -82,7 +83,7 @@ def evaluate(
             save_episode(paths[missing[episode.index]], episode)
         elif console is not None:
             last = episode.failure.strip().splitlines()[-1]
-            console.print(f"[yellow]warning:[/] {method.name}, episode {missing[episode.index]} failed: {last}")
+            console.print(f"[yellow]warning:[/] {method.name}, episode {missing[episode.index]} failed: {escape(last)}")
         on_episode()
     return [read_episode(path, i, scenarios[i]) for i, path in enumerate(paths) if path.exists()]
 

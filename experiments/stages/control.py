@@ -57,7 +57,7 @@ def control(args: RunOptions, out: Path, console: Console) -> Path:
     """Evaluates the controllers on the dataset in `<out>/data`; returns the results file."""
     preset = CONTROL[args.preset]
     names, learned = chosen_controllers(args.controllers or preset.controllers)
-    dataset = loader.load(out / "data")
+    dataset = loader.load(out / "data", verify=True)
     cfg, folder = control_config(args, dataset.manifest["bin_s"]), control_folder(out, network_name(args))
     network = keep_network(args.network, folder) if args.network else cfg.grid
     road = city_road(dataset, network, cfg.demand, folder)
@@ -91,7 +91,7 @@ def control(args: RunOptions, out: Path, console: Console) -> Path:
     rows = results.of_one_action(rows)
     control_figures.draw_all(folder, rows, shown, curves.learning(rows_file, network_name(args)))
     print_tables(rows, console)
-    console.print(f"rows: {rows_file}   figures: {folder}")
+    console.print(f"rows: {rows_file}   figures: {folder}", markup=False)
     return rows_file
 
 
@@ -169,7 +169,9 @@ def announce(network: Network, dataset: TrafficDataset, console: Console) -> Non
     if left:  # with less than two greens or more than eight
         plans += f", {left} left to SUMO's program and not counted in queues"
     count = len(network.ids)
-    console.print(f"  {count} signal{'s' * (count > 1)} of {network.net_file.name}, {where} of the city{plans}")
+    console.print(
+        f"  {count} signal{'s' * (count > 1)} of {network.net_file.name}, {where} of the city{plans}", markup=False
+    )
 
 
 def chosen_controllers(names: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -23,7 +23,7 @@ from stream_jax.conformal import dependence, fdr, fdr_metrics
 
 def detect(args: RunOptions, out: Path, console: Console) -> Path:
     """Runs the stage on the forecasters of `<out>/forecast`; returns the results file."""
-    dataset = loader.load(out / "data")
+    dataset = loader.load(out / "data", verify=True)
     cfg, names = experiment_config(args), detectors.check_detectors(args.detectors)
     folder, rows_file = out / "detect", out / "results" / dataset.manifest["dataset"] / "detect.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def detect(args: RunOptions, out: Path, console: Console) -> Path:
     print_table(rows, dataset, console)
     if names:
         detector_rows.print_summary(rows + theirs, dataset, console)
-    console.print(f"rows: {rows_file}   figures: {folder}")
+    console.print(f"rows: {rows_file}   figures: {folder}", markup=False)
     return rows_file
 
 

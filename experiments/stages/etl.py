@@ -13,6 +13,7 @@ from rich.table import Table
 from data import download, synthetic_city
 from data.errors import DataError
 from data.spark_etl import shards
+from data.spark_etl.bounds import check_lines
 from data.spark_etl.inputs import RawInputs, check_readable, find_inputs
 from data.spark_etl.job import JobConfig, run_job
 from data.spark_etl.session import spark_session
@@ -49,6 +50,7 @@ def locate_inputs(args: RunOptions, cfg: JobConfig, out: Path, scratch: Path, co
         extra = [path for path in (cfg.sensors.adjacency, cfg.sensors.coordinates) if path]
         for path in (cfg.sensors.matrix, *extra):
             check_readable([path])
+        check_lines([cfg.sensors.matrix, *extra])
         return RawInputs((cfg.sensors.matrix, *extra))
     raw = job.raw_folder(args)
     if args.download:

@@ -30,7 +30,7 @@ SHOWN = ("nrmse", "mae", "coverage", "riw", "efficiency", "winkler", "crps")
 
 def forecast(args: RunOptions, out: Path, console: Console) -> Path:
     """Runs the stage on `<out>/data`; returns the results file."""
-    dataset = loader.load(out / "data")
+    dataset = loader.load(out / "data", verify=True)
     cfg = experiment_config(args)
     folder, rows_file = out / "forecast", out / "results" / dataset.manifest["dataset"] / "forecast.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def forecast(args: RunOptions, out: Path, console: Console) -> Path:
         results.write_rows(rows_file, (_common(dataset, args.preset, "comparison") | row for row in rows))
     forecast_figures.draw_all(folder, dataset, outcomes, learned, cfg)
     print_table(rows_file, dataset, args.preset, console)
-    console.print(f"rows: {rows_file}   figures and checkpoint: {folder}")
+    console.print(f"rows: {rows_file}   figures and checkpoint: {folder}", markup=False)
     return rows_file
 
 

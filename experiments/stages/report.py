@@ -30,7 +30,7 @@ REFUSED = "SYNTHETIC DATA: a program wrote this recording, so nothing on this pa
 
 def report(args: RunOptions, out: Path, console: Console) -> Path:
     """Writes the page of the run and its network from rows and artefacts; returns its path."""
-    dataset = loader.load(out / "data")
+    dataset = loader.load(out / "data", verify=True)
     name, network = dataset.manifest["dataset"], network_name(args)
     book = ours.load(out / "results")
     controlled = ours.picked(out / "results" / name / "control.jsonl", network)

@@ -37,7 +37,7 @@ class Trained(NamedTuple):
 
 def table(args: RunOptions, out: Path, console: Console) -> Path:
     """Measures what the table still needs, then prints it; returns the rows file."""
-    dataset = loader.load(out / "data")
+    dataset = loader.load(out / "data", verify=True)
     rows_file = out / "results" / dataset.manifest["dataset"] / "sensitivity.jsonl"
     if args.table in MEASURED:
         rows = MEASURED[args.table](dataset, experiment_config(args), out, console)
