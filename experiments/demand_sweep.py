@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+import rich
 import tyro
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
 from data import loader
+from data.errors import DataError
 from experiments.cli.main import start
 from experiments.cli.networks import control_folder
 from experiments.cli.reading import read
@@ -135,7 +137,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the sweep, prints it, writes rows and figure; returns the exit code."""
     args = read(DemandOptions, DESCRIPTION, argv, "demand")
     check_controllers(args.controllers)
-    console = Console()
+    for name, value in (("episodes", args.episodes), ("workers", args.workers), ("rates", min(args.rates, default=0))):
+        if not 0 < value < float("inf"):
+            raise DataError(f"--{name} {value:g} is not a positive number.")
+    console = rich.get_console()
     rows = sweep(args, console)
     file = args.out / "results" / rows[0]["dataset"] / "demand_sweep.jsonl"
     same = {(row["method"], row["vehicles_per_hour"]) for row in rows}

@@ -12,11 +12,12 @@ from typing import Annotated, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import rich
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from data import loader
+from data.errors import DataError
 from experiments.cli import options
 from experiments.cli.main import start
 from experiments.cli.reading import UNSET, read
@@ -85,8 +86,11 @@ def forecaster_rows(
 def main(argv: Sequence[str] | None = None) -> int:
     """Trains the seeds, prints mean and interval of each metric, and keeps the rows beside the run's results."""
     args = read(SweepOptions, DESCRIPTION, argv, "sweep")
+    for name in ("seeds", "folds"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise DataError(f"--{name} {getattr(args, name)} is not a positive number.")
     asked = options.RunOptions(preset=args.preset, seeds=args.seeds, folds=args.folds)
-    dataset, console = loader.load(args.run / "data", verify=True), Console()
+    dataset, console = loader.load(args.run / "data", verify=True), rich.get_console()
     manifest = dataset.manifest
     rows = forecaster_rows(dataset, experiment_config(asked))
     common = {"dataset": manifest["dataset"], "data": manifest["data"], "data_hash": manifest["content_hash"]}

@@ -194,6 +194,8 @@ def _explain(error: Exception, inputs: RawInputs) -> str:
     name = named.group(1) if named else inputs.files[0].name
     if "CSV header does not conform" in text:
         return f"{name} has another header than the files beside it, or than its format; check --dataset and --raw."
+    if "DATETIME_WEEK_BASED_PATTERN" in text or "DATETIME_PATTERN" in text:
+        return f"--time-format is no pattern for the times of {name}; write one such as dd/MM/yyyy HH:mm:ss."
     if "TIMESTAMP(NANOS" in text:
         return f"{name} has times in nanoseconds; write it with pandas' to_parquet(..., coerce_timestamps='us')."
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")]

@@ -130,7 +130,8 @@ def _seconds(table: DataFrame, time: str, timezone: str):
         return F.col(time).cast("long")
     text = F.col(time).cast("string")
     wall = F.when(text.rlike(r"^\d{4}-\d{1,2}-\d{1,2}"), F.try_to_timestamp(text))
-    return local_to_unix(wall.cast("long"), timezone)[0]
+    local = local_to_unix(wall.cast("long"), timezone)[0]
+    return F.when(text.rlike(r"^\s*\d+\s*$"), text.try_cast("long")).otherwise(local)  # a number is unix seconds
 
 
 def _npz_as_parquet(path: Path, scratch: Path) -> Path:

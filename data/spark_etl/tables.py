@@ -171,7 +171,13 @@ def _box_of(rows: DataFrame, inputs: RawInputs) -> Box:
             f"(x from {lon[0]:.1f} to {lon[1]:.1f}, y from {lat[0]:.1f} to {lat[1]:.1f}); convert them to WGS 84."
         )
     # Rounded outwards to 0.001 degrees, and never empty.
-    return Box(_floor3(lon[0]), _floor3(lat[0]), _floor3(lon[1]) + 0.001, _floor3(lat[1]) + 0.001)
+    return Box(_floor3(lon[0]), _floor3(lat[0]), _above3(lon[1]), _above3(lat[1]))
+
+
+def _above3(degrees: float) -> float:
+    """The next 0.001 degrees that really is larger: a box is open above."""
+    above = _floor3(degrees) + 0.001
+    return above if above > degrees else above + 0.001
 
 
 def _floor3(degrees: float) -> float:

@@ -76,6 +76,10 @@ def start(name: str, words: Sequence[str] | None = None) -> int:
     except (DataError, RoadError) as error:
         rich.get_console().print(f"[bold red]error:[/] {escape(' '.join(str(error).split()))}", soft_wrap=True)
         return FAILED
+    except OSError as error:
+        named = f"{error.strerror}: {error.filename}" if error.filename is not None else str(error)
+        rich.get_console().print(f"[bold red]error:[/] {escape(named)}; choose another file or folder.", soft_wrap=True)
+        return FAILED
     if code == STOPPED:
         end_children()
     return code

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import scipy.stats
 
+from data.errors import DataError
 from stream_jax import store
 
 # Rows on a preset's own grid name no network, and those of controllers that set greens no action.
@@ -98,8 +99,11 @@ def read_rows(path: Path) -> list[dict]:
     if not path.exists():
         return []
     known = _known(path.parent / RUNS).get(_name(path), [{}])
-    rows = (json.loads(line) for line in path.read_text().splitlines() if line)
-    return [known[row.pop(OTHER_FACTS, 0)] | row for row in rows]
+    try:
+        rows = [json.loads(line) for line in path.read_text().splitlines() if line]
+        return [known[row.pop(OTHER_FACTS, 0)] | row for row in rows]
+    except (ValueError, AttributeError, IndexError):
+        raise DataError(f"{path} is damaged: a line of it is no row; delete it and run its stage again.") from None
 
 
 def frame(rows: Path | Iterable[dict]) -> pd.DataFrame:
