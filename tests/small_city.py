@@ -15,7 +15,9 @@ BIN_S = 900
 FIRST_S = 1_700_006_400  # a multiple of 900
 
 
-def write_small_city(folder: Path, num_steps: int = 250, side: int = 3, seed: int = 0) -> Path:
+def write_small_city(
+    folder: Path, num_steps: int = 250, side: int = 3, seed: int = 0, names: list[str] | None = None
+) -> Path:
     """Poisson counts around a daily profile on a side x side grid; speed unobserved, density equal to flow."""
     rng = np.random.default_rng(seed)
     step, cell = np.arange(num_steps), np.arange(side * side)
@@ -32,6 +34,6 @@ def write_small_city(folder: Path, num_steps: int = 250, side: int = 3, seed: in
     entry = assemble.write_shard(folder, 0, Shard(FIRST_S + BIN_S * step, values, observed))
     counts = {"rows_in": int(flow.sum()), "dropped": {}, "used": int(flow.sum())}
     folds = split_recording(num_steps, 96, spec.window, spec.horizon)
-    parts = Parts(spec.box, UNITS, FIRST_S, num_steps, folds, [entry], cells, edges, None, counts)
+    parts = Parts(spec.box, UNITS, FIRST_S, num_steps, folds, [entry], cells, edges, None, counts, names)
     finish_dataset(folder, spec, RawInputs((), synthetic=True), parts)
     return folder

@@ -15,6 +15,7 @@ from stream_jax.conformal import diagnostics, intervals
 
 matplotlib.use("Agg")
 ROLLING = 8  # steps over which coverage is averaged for the eye
+NAME_SHOWN = 60  # characters of a cell's name in a title
 
 
 def draw_all(
@@ -35,7 +36,7 @@ def draw_all(
         "calibration": calibration(folds, kind),
         "coverage_over_time": coverage_over_time(folds, cfg.conformal.target, kind),
         "width_map": width_map(folds, dataset, kind),
-        "examples": examples(folds, kind),
+        "examples": examples(folds, kind, dataset.names),
     }
     if any(learned.values()):
         figures["gamma"] = gammas({name: rows for name, rows in learned.items() if rows}, kind)
@@ -111,7 +112,12 @@ def width_map(folds: list[forecasting.Outcome], dataset: TrafficDataset, kind: s
     return figure
 
 
-def examples(folds: list[forecasting.Outcome], kind: str) -> Figure:
+def plain(name: str) -> str:
+    """A name as a title: not too long, and no formula, which matplotlib sees between dollar signs."""
+    return (name if len(name) <= NAME_SHOWN else name[: NAME_SHOWN - 1] + "…").replace("$", r"\$")
+
+
+def examples(folds: list[forecasting.Outcome], kind: str, names: list[str]) -> Figure:
     """A busy and a quiet cell, with the band issued one hour before."""
     one = folds[-1]
     flow = np.where(one.mask[:, 0], one.target[:, 0], np.nan)
@@ -128,7 +134,7 @@ def examples(folds: list[forecasting.Outcome], kind: str) -> Figure:
         axes.plot(step, one.forecast.mean[:, -1, cell], label="forecast, one hour ahead")
         observed = np.where(one.mask[:, -1, cell], one.target[:, -1, cell], np.nan)
         axes.plot(step, observed, ".", color="black", markersize=3, label="observed")
-        axes.set(ylabel="vehicles per step", title=f"{what} cell {cell}")
+        axes.set(ylabel="vehicles per step", title=f"{what} cell {plain(names[cell])}")
     axes.set_xlabel("test origin of the last fold")
     axes.legend(fontsize=8)
     figure.suptitle(kind, fontsize=10)

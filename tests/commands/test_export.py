@@ -1,6 +1,7 @@
 """`stream-jax export`: times, names, units and places of a run worked by hand, and files that other programs open."""
 
 import json
+import re
 import warnings
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from data.errors import DataError
 from data.spark_etl import shards
 from experiments import export
 from experiments.cli import main
+from experiments.report import forecast_figures
+from experiments.run import main as run_command
 from sim.city_road import episode_folder, vehicles_per_hour
 from sim.demand import DEMAND_LEVELS
 from sim.network import GridConfig, build_grid
@@ -143,6 +146,29 @@ def test_maps_open_in_geopandas_with_polygons_and_points_in_degrees(run, tmp_pat
     assert set(maps["signals"].geom_type) == {"Point"} and len(maps["signals"]) == 4
     assert len(maps["last_forecasts"]) == 4 * 9 and set(maps["last_forecasts"]["horizon_min"]) == {15, 30, 45, 60}
     assert set(maps["alarms"]["name"].astype(str)) == {dataset.names[4]}
+
+
+ODD = ["A.1/km 3.5", 'the "old" bridge', "back`tick", "semi;colon", "comma, here", "Ä" * 300, "</script>", "$x$", "i"]
+
+
+def test_names_survive_in_tables_maps_figures_and_the_page(tmp_path):
+    write_small_city(tmp_path / "data", names=ODD)
+    dataset = loader.load(tmp_path / "data", verify=True)
+    write_outcome(tmp_path, dataset, dataset.num_folds - 1)
+    for to in ("csv", "parquet", "geojson"):
+        exported(tmp_path, tmp_path / "export", "--to", to)
+    for found in (
+        pd.read_csv(tmp_path / "export" / "cells.csv"),
+        pd.read_csv(tmp_path / "export" / "forecasts.csv")[:9],
+        pd.read_parquet(tmp_path / "export" / "forecasts.parquet")[:9],
+        geopandas.read_file(tmp_path / "export" / "cells.geojson"),
+    ):
+        assert found["name"].tolist() == ODD
+    assert run_command(["--stage", "report", "--out", str(tmp_path)]) == 0
+    page = (tmp_path / "report.html").read_text()
+    block = re.search(r'<script[^>]*id="run-data"[^>]*>(.*?)</script>', page, re.S)
+    assert json.loads(block[1])["city"]["names"] == ODD
+    assert forecast_figures.plain("$x$") == r"\$x\$" and len(forecast_figures.plain(ODD[5])) == 60
 
 
 def test_sensors_are_points_and_those_without_a_place_have_none(run):

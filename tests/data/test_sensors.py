@@ -147,7 +147,7 @@ def test_a_matrix_without_times_or_readings_is_refused(spark, console, tmp_path,
 def test_numbers_in_a_csv_are_unix_seconds_as_they_are_in_a_parquet(spark, tmp_path):
     path = write(tmp_path / "m.csv", f"time,a\n{START},1\n 2014-07-01 00:05:00,2\n")
     readings, _ = sensors.read_sensors(spark, SensorSource(path), "UTC", tmp_path)
-    assert [tuple(row) for row in readings.collect()][0] == (START, 0, 1.0)
+    assert next(tuple(row) for row in readings.collect()) == (START, 0, 1.0)
 
 
 ODD = ["A.1/km 3.5", 'the "old" bridge', "back`tick", "semi;colon", "comma, here", "Ä" * 300, "north", "North"]
