@@ -187,7 +187,7 @@ def measure(args: CapacityOptions, console: Console) -> Path:
         raise DataError("--rates needs a low and a high number of vehicles per hour, at least 10 % apart.")
     if args.hours < 1 or args.workers < 0:
         raise DataError("--hours must be at least 1 and --workers at least 0.")
-    dataset, folder = loader.load(args.out / "data"), control_folder(args.out)
+    dataset, folder = loader.load(args.out / "data", verify=True), control_folder(args.out)
     preset = CONTROL[args.preset]
     demand = dataclasses.replace(preset.demand, bin_s=dataset.manifest["bin_s"])
     road = city_road(dataset, preset.grid, demand, folder)

@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = read(TuneOptions, DESCRIPTION, argv, "tune")
     console = Console()
     folder = control_folder(args.out)
-    dataset = loader.load(args.out / "data")
+    dataset = loader.load(args.out / "data", verify=True)
     road = city_road(dataset, GridConfig(), DemandConfig(bin_s=dataset.manifest["bin_s"]), folder)
 
     def drives(cfg: LookaheadConfig, first: int, hours: int) -> list[Drive]:

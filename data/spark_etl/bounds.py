@@ -1,6 +1,7 @@
 """How large raw files may be: a line that no memory holds and an archive that no disk holds are refused beforehand."""
 
 import concurrent.futures
+import io
 import os
 import shutil
 import tarfile
@@ -91,7 +92,7 @@ def _has_long_line(path: Path) -> bool:
         return False
 
 
-def _walk(stream, size: int) -> bool:
+def _walk(stream: io.BufferedIOBase, size: int) -> bool:
     """Seeks: a few pages are read, not the file."""
     for start in range(0, size - MAX_LINE + 1, MAX_LINE):
         stream.seek(start)
@@ -105,7 +106,7 @@ def _walk(stream, size: int) -> bool:
     return False
 
 
-def _walk_packed(stream) -> bool:
+def _walk_packed(stream: io.BufferedIOBase) -> bool:
     length = 0
     while piece := stream.read(LOOK):
         first, last = piece.find(b"\n"), piece.rfind(b"\n")

@@ -7,20 +7,19 @@ import bz2
 import csv
 import gzip
 import io
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO
 
 from data.errors import DataError
 
 DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
 MAX_HEADER = 1 << 24  # bytes
-_OPENERS: dict[str, Callable[..., IO[bytes]]] = {".gz": gzip.open, ".bz2": bz2.open}
 
 
-def open_packed(path: Path) -> IO[bytes]:
+def open_packed(path: Path) -> io.BufferedIOBase:
     """The bytes of a file, expanded if it is gz or bz2."""
-    return _OPENERS.get(path.suffix, open)(path, "rb")
+    if path.suffix == ".gz":
+        return gzip.GzipFile(path)
+    return bz2.BZ2File(path) if path.suffix == ".bz2" else open(path, "rb")
 
 
 def delimiter_of(path: Path) -> str:

@@ -39,7 +39,7 @@ def sensor_parts(
     total_of, count_of = np.zeros((2, num_steps, len(names)), np.int64)
     total_of[rows["step"] - first, rows["place"]] = rows["sum"]
     count_of[rows["step"] - first, rows["place"]] = rows["count"]
-    plausible.check_parts(folds, count_of.any(axis=1), first * spec.bin_s, spec.bin_s, name)
+    plausible.check_parts(folds, np.asarray(count_of.any(axis=1)), first * spec.bin_s, spec.bin_s, name)
     mean = (total_of / np.maximum(count_of, 1) / sensors.MICRO).astype(np.float32)
     entries = []
     for start, stop in assemble.shard_ranges(0, num_steps, 86_400 // spec.bin_s):
@@ -48,7 +48,8 @@ def sensor_parts(
         entries.append(assemble.write_shard(folder, start, shard))
     cells, edges, box = _place_sensors(source, names)
     if box is not None:
-        plausible.check_place(*cells.lonlat.mean(axis=0), spec.timezone, source.coordinates.name)
+        lon, lat = cells.lonlat.mean(axis=0).tolist()
+        plausible.check_place(lon, lat, spec.timezone, name)
     dropped = {"malformed": int(problems), "missing_reading": int(total - problems - used)}
     counts = {"rows_in": int(total), "dropped": dropped, "used": int(used)}
     units = {source.feature: source.unit}
