@@ -4,6 +4,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,6 +13,7 @@ import rich
 from rich.markup import escape
 from rich.table import Table
 
+from data.loader import TrafficDataset
 from experiments.cli.main import start
 from experiments.cli.options import ACTIONS as SPACES
 from experiments.cli.reading import UNSET, read
@@ -19,6 +21,9 @@ from experiments.methods.control.controllers import DRIVERS
 from sim.demand import DEMAND_LEVELS
 from sim.drivers import DRIVERS as BY_ACTION
 from sim.keeping import MINUTES, city_scenario, kept_recording, users_scenario
+from sim.nema import existing_phases
+from sim.network import Network
+from sim.scenario import Scenario
 from sim.session import Session, SessionConfig
 from sim.sumocfg import is_sumocfg
 from stream_jax import live
@@ -106,6 +111,7 @@ def drive(args: DriveOptions, console: rich.console.Console) -> None:
         network, scenario = city_scenario(args.checkpoint, signals, dataset, args.level, args.seed, minutes, cache)
         city = live.City(dataset.forecast_data(dataset.num_folds - 1), dataset.manifest["bin_s"], scenario.first_step)
         decide = live.with_city(system, city, network.neighbours, scenario.seed) if is_trained else None
+    begins_s = None if args.network is not None else _begin_s(dataset, scenario)
     limits = DEMAND_LEVELS[args.level].limits  # the agent itself aims lower
     args.log.parent.mkdir(parents=True, exist_ok=True)
     ticks = []
@@ -115,11 +121,37 @@ def drive(args: DriveOptions, console: rich.console.Console) -> None:
     with args.log.open("w") as log, session:
         for tick in live.drive(session, scenario, decide):
             console.print(described(tick, args.controller), highlight=False, soft_wrap=True)
-            log.write(json.dumps(logged(tick)) + "\n")
+            clock = clock_of(tick.minute, scenario, begins_s)
+            log.write(json.dumps(logged(tick, clock) | {"green_s": greens_of(network, session.green)}) + "\n")
             log.flush()
             ticks.append(tick)
     summary(ticks, limits, console)
     console.print(f"log: {args.log}", markup=False)
+
+
+def clock_of(minute: int, scenario: Scenario, begins_s: int | None) -> dict:
+    """When a minute begins: SUMO's second, and the recording's time (UTC, ISO 8601) where a city is behind the road.
+
+    Args:
+        begins_s: unix seconds of minute 0; None without a city.
+    """
+    found = {"sumo_s": scenario.begin_s + scenario.warmup_s + live.CONTROL_S * minute}
+    if begins_s is not None:
+        found["time"] = datetime.fromtimestamp(begins_s + live.CONTROL_S * minute, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return found
+
+
+def greens_of(network: Network, green: np.ndarray) -> dict[str, dict[str, float]]:
+    """Seconds of the last minute for which each phase of each signal was green, by their names."""
+    exists = existing_phases(network)
+    return {
+        name: {str(phase + 1): float(green[signal, phase]) for phase in np.flatnonzero(exists[signal])}
+        for signal, name in enumerate(network.ids)
+    }
+
+
+def _begin_s(dataset: TrafficDataset, scenario: Scenario) -> int:
+    return dataset.manifest["start_s"] + dataset.manifest["bin_s"] * scenario.first_step
 
 
 def _without_learning(signals: int) -> live.Decide:
@@ -138,20 +170,20 @@ def described(tick: live.LiveTick, controller: str) -> str:
     return f"{tick.minute:3d} min  {'  '.join(shown)}  {controller}"
 
 
-def logged(tick: live.LiveTick) -> dict:
-    """A tick as one JSON line; without learning there are only the minute and the road."""
+def logged(tick: live.LiveTick, clock: dict) -> dict:
+    """A tick as one JSON line; without learning there are only the clock and the road."""
     values = {name: float(value) for name, value in constraint_values(tick.x, Limits()).items()}
     if tick.certificate is None:
-        return {"minute": tick.minute} | {LOGGED.get(name, name): value for name, value in values.items()}
+        return {"minute": tick.minute} | clock | {LOGGED.get(name, name): value for name, value in values.items()}
     certificate = {name: np.asarray(value).item() for name, value in tick.certificate._asdict().items()}
     return {
         "minute": tick.minute,
+        **clock,
         **{LOGGED.get(name, name): value for name, value in values.items()},
         "forecast_mean": np.asarray(tick.view.mean).round(3).tolist(),
         "forecast_sigma": np.asarray(tick.view.sigma).round(3).tolist(),
         "p_value": np.asarray(tick.view.p_value).round(6).tolist(),
         "anomalous_cells": tick.rejected,
-        "action": tick.action.round(4).tolist(),
         "certificate": certificate,
     }
 

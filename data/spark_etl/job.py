@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -23,6 +23,7 @@ from data.spark_etl.quality import write_quality_page
 from data.spark_etl.schema import UNITS, CitySpec
 from data.spark_etl.sensor_job import sensor_parts
 from data.spark_etl.sensors import SensorSource
+from data.spark_etl.session import is_alive
 from data.spark_etl.split import split_recording
 
 MALFORMED_SHOWN = 10_000
@@ -58,7 +59,7 @@ def run_job(spark: SparkSession, cfg: JobConfig, inputs: RawInputs, out: Path, c
             write_quality_page(folder, manifest)
         return manifest
     except (PySparkException, Py4JError, ConnectionError) as error:
-        raise DataError(_explain(error, inputs)) from error
+        raise DataError(_explain(error, inputs) if is_alive(spark) else _death(inputs)) from error
     finally:
         with contextlib.suppress(Py4JError, ConnectionError):  # Java may be dead
             spark.catalog.clearCache()
@@ -178,6 +179,10 @@ def _set_aside(rows: DataFrame, path: Path) -> None:
         writer.writerows(tables.problem_rows(rows, MALFORMED_SHOWN))
 
 
+def _death(inputs: RawInputs) -> str:
+    return f"Java died while Spark read {inputs.files[0].name}, maybe for want of memory; give more with --memory 6g."
+
+
 def _explain(error: Exception, inputs: RawInputs) -> str:
     """One sentence for a failure inside Spark, naming the broken file if there is one."""
     text = str(error)
@@ -186,8 +191,6 @@ def _explain(error: Exception, inputs: RawInputs) -> str:
     broken = find_broken(inputs.files)
     if broken:
         return f"{broken[0]} is damaged or truncated ({broken[1]}); download it again."
-    if isinstance(error, Py4JNetworkError | ConnectionError):
-        return f"Java died while Spark read {inputs.files[0].name}, maybe for want of memory; try --memory 6g."
     if "OutOfMemoryError" in text:
         return "Spark ran out of memory; give it more with --memory 6g."
     named = re.search(r"reading file \S*/([^/\s]+?)\.?\s", text)

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from data.errors import DataError
@@ -111,11 +112,25 @@ def _home_of(java: str | None) -> str | None:
     return str(Path(java).resolve().parent.parent) if java else None
 
 
+def is_alive(session: SparkSession) -> bool:
+    """Whether the session's Java still answers."""
+    try:
+        return bool(session.version)
+    except (Py4JError, ConnectionError):
+        return False
+
+
+def _is_not_of_the_bridge(record: logging.LogRecord) -> bool:
+    """False for the traces that py4j logs when Java dies: the job says so in a sentence."""
+    return record.module not in ("java_gateway", "clientserver")
+
+
 @contextlib.contextmanager
 def _quiet_launch() -> Iterator[None]:
     """Sends the JVM's own standard error to a file: Spark's start-up chatter is shown only if the start fails."""
     logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_of_the_bridge)
     with tempfile.TemporaryFile("w+") as chatter:
         saved = os.dup(2)
         os.dup2(chatter.fileno(), 2)

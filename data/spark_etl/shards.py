@@ -148,6 +148,8 @@ def atomic_folder(target: Path) -> Iterator[Path]:
         with store.whole_folder(target) as draft:
             is_open = True
             yield draft
+    except ConnectionError:  # to a Java that died: nothing about the disk
+        raise
     except OSError as error:
         if not is_open:
             raise DataError(

@@ -13,7 +13,10 @@ def test_the_pretrained_system_drives_and_logs_every_minute(tmp_path):
     log = tmp_path / "log.jsonl"
     assert control.main(["--minutes", "1", "--log", str(log)]) == 0
     (tick,) = [json.loads(line) for line in log.read_text().splitlines()]
-    assert len(tick["action"]) == 16 and all(abs(value) <= 1 for row in tick["action"] for value in row)
+    assert len(tick["green_s"]) == 16
+    # Eight phases in two rings: at most one of a ring is green at a time.
+    assert all(len(phases) == 8 and 0 < sum(phases.values()) <= 2 * 60 for phases in tick["green_s"].values())
+    assert tick["time"].endswith(":00Z") and tick["sumo_s"] > 0
     assert tick["certificate"]["source"] in range(6)
     assert 0 < min(tick["p_value"]) <= max(tick["p_value"]) <= 1
 
@@ -84,7 +87,10 @@ def test_a_controller_without_learning_drives_a_users_network_without_a_checkpoi
     assert control.main([*files, "--controller", "lookahead", "--minutes", "3", "--log", str(log)]) == 0
     ticks = [json.loads(line) for line in log.read_text().splitlines()]
     assert [tick["minute"] for tick in ticks] == [0, 1, 2]
-    assert set(ticks[0]) == {"minute", "queue", "longest_wait_s", "served"}
+    assert set(ticks[0]) == {"minute", "sumo_s", "queue", "longest_wait_s", "served", "green_s"}
+    assert [tick["sumo_s"] for tick in ticks] == [60, 120, 180]  # the first minute fills the road
+    assert set(ticks[0]["green_s"]) == {"A", "B"}
+    assert all(0 < sum(phases.values()) for tick in ticks for phases in tick["green_s"].values())
     assert "lookahead" in capsys.readouterr().out
 
 

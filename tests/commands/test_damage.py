@@ -1,6 +1,11 @@
 """A damaged artefact is named by the stage that reads it, with the stage that makes it; names are never markup."""
 
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +16,7 @@ from data.spark_etl import shards
 from experiments import run
 from experiments.cli import main
 from sim.keeping import kept_recording
+from tests.commands.test_run_etl import tdrive_text
 from tests.small_city import write_small_city
 
 SHARD = "shard-0000000.npz"
@@ -75,3 +81,23 @@ def test_what_is_printed_is_not_read_as_markup(tmp_path, capsys):
     assert "a [bold red] :x: :smiley: run/export/cells.parquet" in capsys.readouterr().out
     assert run.main(["--dataset", "gps", "--raw", str(out / ":x: [b].csv"), "--out", str(out)]) == run.FAILED
     assert ":x: [b].csv does not exist" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_death_of_java_is_one_sentence(tmp_path):
+    # A hundred taxis, so that the first pass over the file takes seconds.
+    rows = "".join(tdrive_text(rows=4000).replace("1,2008", f"{taxi},2008") for taxi in range(100))
+    (tmp_path / "a.txt").write_text(rows)
+    words = ["--dataset", "tdrive", "--raw", str(tmp_path / "a.txt"), "--stage", "etl", "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-u", "-m", "experiments.run", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+        for line in running.stdout:
+            if "reading and cleaning" in line:
+                break
+        time.sleep(1)
+        for listing in Path(f"/proc/{running.pid}/task").glob("*/children"):
+            for child in listing.read_text().split():
+                os.kill(int(child), signal.SIGKILL)
+        said = running.stdout.read()
+    assert running.returncode == run.FAILED
+    assert said.startswith("error: Java died while Spark read a.txt") and said.count("\n") == 1, said
