@@ -15,8 +15,10 @@ from data.errors import DataError
 from data.spark_etl import shards
 from experiments import export
 from experiments.cli import main
+from experiments.cli.options import RunOptions
 from experiments.report import forecast_figures
 from experiments.run import main as run_command
+from experiments.stages import control as control_stage
 from sim.city_road import episode_folder, vehicles_per_hour
 from sim.demand import DEMAND_LEVELS
 from sim.network import GridConfig, build_grid
@@ -113,6 +115,22 @@ def test_drives_and_plans_have_clock_signal_phase_and_seconds(run, tmp_path):
     assert drives["queue"].tolist() == [1, 2, 3, 4] * 3
     assert drives[["wait_s", "served", "arrived"]].drop_duplicates().to_numpy().tolist() == [[7, 2, 3]]
     assert len(pd.read_parquet(folder / "signals.parquet")) == 4
+
+
+def test_what_the_control_stage_drove_is_exported_with_the_greens_that_were_shown(tmp_path, console, monkeypatch):
+    monkeypatch.setattr(control_stage, "workers_of", lambda args: 0)
+    write_small_city(tmp_path / "data", num_steps=1200, side=4)
+    names = ["default_plan", "lookahead", "sumo_nema"]
+    asked = RunOptions(preset="smoke", levels=["heavy"], episodes=1, workers=1, controllers=names)
+    control_stage.control(asked, tmp_path, console)
+    plans = pd.read_parquet(exported(tmp_path, tmp_path / "export", "--stage", "control") / "plans.parquet")
+    assert set(plans["controller"]) == set(names)
+    minutes = plans.groupby(["controller", "time", "signal"])["green_s"].sum()
+    # Two rings show a phase each, except while they clear: never more than 120 s, and greens last longer than yellows.
+    assert (minutes <= 120).all() and (minutes >= 60).all()
+    assert plans.groupby("controller")["time"].nunique().nunique() == 1
+    begin, end = plans["time"].min(), plans["time"].max()
+    assert pd.Timestamp(FIRST_S, unit="s", tz="UTC") <= begin < end < begin + pd.Timedelta(hours=1)
 
 
 def test_csv_and_parquet_hold_the_same(run, tmp_path):
