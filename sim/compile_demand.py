@@ -8,6 +8,7 @@ from sim.network import Network
 from sim.routes import Roads, edges_of, find_paths
 from sim.stages import Programs
 from stream_jax.road.trips import Demand
+from stream_jax.types import on_host
 
 MARGIN = 6.0  # standard deviations of the number of trips for which there is room
 
@@ -38,7 +39,9 @@ def compile_with_demand(
     hop = np.full((*paths.reachable.shape, cfg.perceptions), -1, np.int32)
     for place, edges in route.items():
         hop[place] = compiled.hops[edges]
-    share = origin_shares(roads.origin_signal, roads.origin_is_entry, paths.reachable.any(axis=1), cfg, rates.shape[1])
+    share = origin_shares(
+        roads.origin_signal, roads.origin_is_entry, np.asarray(paths.reachable.any(axis=1)), cfg, rates.shape[1]
+    )
     start_s = np.concatenate([[0.0], cfg.warmup_s + cfg.bin_s * np.arange(len(rates) - 1)])
     end_s = np.minimum(np.append(start_s[1:], np.inf), cfg.warmup_s + cfg.duration_s)
     rate = rates[:, roads.origin_signal] * share  # [T, roads' origins]
@@ -49,13 +52,15 @@ def compile_with_demand(
     order = [row[edge] for edge in compiled.origins]
     mean = float((rate[:, order] * (end_s - start_s)[:, None]).sum())
     most = int(mean + MARGIN * np.sqrt(mean)) + 1
-    nobody = np.full(CLOSURES, compiled.road.lanes, np.int32), *np.zeros((2, CLOSURES), np.float32)
+    nothing = np.zeros(CLOSURES, np.float32)
     return compiled, Demand(
-        rate[:, order].astype(np.float32),
-        goal[:, order].astype(np.float32),
-        start_s.astype(np.float32),
-        end_s.astype(np.float32),
-        hop[order],
-        np.zeros(most, np.int32),
-        *nobody,
+        on_host(rate[:, order].astype(np.float32)),
+        on_host(goal[:, order].astype(np.float32)),
+        on_host(start_s.astype(np.float32)),
+        on_host(end_s.astype(np.float32)),
+        on_host(hop[order]),
+        on_host(np.zeros(most, np.int32)),
+        on_host(np.full(CLOSURES, compiled.road.lanes, np.int32)),
+        on_host(nothing),
+        on_host(nothing),
     )

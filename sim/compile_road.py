@@ -8,10 +8,10 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import sumolib
+from jax import Array
 from sumolib.net import Net
 
 from sim.closures import closing_lane
@@ -23,6 +23,7 @@ from sim.routes import read_departures
 from sim.session import Scenario
 from sim.stages import OWN_MIN_GREEN_S, Programs, Stages, read_stages
 from stream_jax.road.world import MOVES, Hour, Road
+from stream_jax.types import on_host
 
 CLOSURES = 4  # of an hour
 
@@ -69,24 +70,24 @@ def compile_road(
     shape, movements = len(rows) * most, len(rows) * stages.tables.phase.shape[1]
     pocket, behind, pocket_s, siblings = storage(net, network, lanes, shape)
     candidates, exits = ways_on(network, stages, lanes, movements, shape)
+    of_signal = stages.tables.phase.shape[1]
     road = Road(
         tables=stages.tables,
-        base=np.arange(shape, dtype=np.int32) // most * stages.tables.phase.shape[1],
-        phase=lane_phases(network, stages, lanes, shape),
-        pocket=pocket,
-        behind=behind,
-        pocket_s=pocket_s,
-        siblings=siblings,
-        candidates=candidates,
-        exits=exits,
-        conflicts=conflicts(net, network, stages),
-        turn=turns(network, stages),
-        hop_movement=np.array([hop.movement for hop in hops] + [0], np.int32),
-        hop_travel=np.array([hop.travel for hop in hops] + [0.0], np.float32),
-        hop_is_last=np.array([hop.is_last for hop in hops] + [True]),
-        hop_tail=np.array([hop.tail for hop in hops] + [0.0], np.float32),
-        origin_signal=np.array([hops[hop].movement for hop in origins.values()], np.int32)
-        // stages.tables.phase.shape[1],
+        base=on_host(np.arange(shape, dtype=np.int32) // most * of_signal),
+        phase=on_host(lane_phases(network, stages, lanes, shape)),
+        pocket=on_host(pocket),
+        behind=on_host(behind),
+        pocket_s=on_host(pocket_s),
+        siblings=on_host(siblings),
+        candidates=on_host(candidates),
+        exits=on_host(exits),
+        conflicts=on_host(conflicts(net, network, stages)),
+        turn=on_host(turns(network, stages)),
+        hop_movement=on_host(np.array([hop.movement for hop in hops] + [0], np.int32)),
+        hop_travel=on_host(np.array([hop.travel for hop in hops] + [0.0], np.float32)),
+        hop_is_last=on_host(np.array([hop.is_last for hop in hops] + [True])),
+        hop_tail=on_host(np.array([hop.tail for hop in hops] + [0.0], np.float32)),
+        origin_signal=on_host(np.array([hops[hop].movement for hop in origins.values()], np.int32) // of_signal),
     )
     told = _left_out(network, stages, pocket, behind, first, way, net)
     return Compiled(road, stages, first, {edge: k for k, edge in enumerate(origins)}, lanes, told)
@@ -123,14 +124,19 @@ def joined(hours: Sequence[Hour]) -> Hour:
     """Several hours as one batch: shorter lists of trips are filled up behind their end."""
     most, closures = (max(getattr(hour, name).shape[0] for hour in hours) for name in ("depart", "closed"))
 
-    def filled(field: jax.Array, length: int, value: float) -> np.ndarray:
+    def filled(field: Array, length: int, value: float) -> np.ndarray:
         return np.concatenate([np.asarray(field), np.full(length - len(field), value, field.dtype)])
 
+    def stacked(name: str, length: int, value: float) -> Array:
+        return on_host(np.stack([filled(getattr(hour, name), length, value) for hour in hours]))
+
     return Hour(
-        *(np.stack([filled(getattr(hour, name), most, 0) for hour in hours]) for name in ("depart", "hop")),
-        np.stack([np.asarray(hour.first) for hour in hours]),
-        np.stack([filled(hour.closed, closures, 2**30) for hour in hours]),
-        *(np.stack([filled(getattr(h, n), closures, 0) for h in hours]) for n in ("closed_from", "closed_to")),
+        depart=stacked("depart", most, 0),
+        hop=stacked("hop", most, 0),
+        first=on_host(np.stack([np.asarray(hour.first) for hour in hours])),
+        closed=stacked("closed", closures, 2**30),
+        closed_from=stacked("closed_from", closures, 0),
+        closed_to=stacked("closed_to", closures, 0),
     )
 
 

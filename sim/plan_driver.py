@@ -1,6 +1,7 @@
 """Drives SUMO's signals by any controller of a compiled road, with the eyes of the look-ahead controller."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,7 +21,7 @@ class ControllerDriver(LookaheadDriver):
     """
 
     def __init__(
-        self, controller: Controller, told: Callable[[np.ndarray], np.ndarray] | None = None, **options: object
+        self, controller: Controller, told: Callable[[np.ndarray], np.ndarray] | None = None, **options: Any
     ) -> None:
         super().__init__(**options)
         self._controller, self._told = controller, told or (lambda action: action)
@@ -29,6 +30,7 @@ class ControllerDriver(LookaheadDriver):
     def reset(self, network: Network) -> None:
         super().reset(network)
         self._state = self._controller.start(self._tables)
+        self._ids = network.ids
 
     def states(self, prices: np.ndarray) -> list[tuple[str, str]]:
         self._state, _ = self._decide(self._state, self._seen, self._told(prices), self._tables)
@@ -38,5 +40,5 @@ class ControllerDriver(LookaheadDriver):
             now = stage[signal], target[signal], colour[signal]
             if options and self._shown.get(signal) != now:
                 self._shown[signal] = now
-                news.append((self._network.ids[signal], state_string(options, *now)))
+                news.append((self._ids[signal], state_string(options, *now)))
         return news

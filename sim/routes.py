@@ -128,7 +128,7 @@ def read_departures(path: Path) -> list[tuple[float, str]]:
         edges = routes.get(vehicle.get("route")) if own is None else own.get("edges")
         if not edges:
             raise RoadError(f"vehicle {vehicle.get('id')} of {path} has no edges; let duarouter write them")
-        vehicles.append((float(vehicle.get("depart")), " ".join(edges.split())))
+        vehicles.append((float(vehicle.get("depart", "0")), " ".join(edges.split())))
     if not vehicles or root.find("trip") is not None or root.find("flow") is not None:
         raise RoadError(f"{path} has flows or trips without edges; let duarouter write vehicles with routes")
     return sorted(vehicles, key=lambda one: one[0])

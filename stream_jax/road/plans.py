@@ -32,7 +32,7 @@ def plan(cfg: PlanConfig) -> Controller:
 
 def advance_plan(state: LookaheadState, seen: Seen, tables: Tables, cfg: PlanConfig) -> tuple[LookaheadState, Array]:
     """All signals one second later, and the colour of each movement [I, M]; as `controller.advance`."""
-    return jax.vmap(lambda *one: _advance(*one, cfg))(state, seen, tables)
+    return jax.vmap(_advance, in_axes=(0, 0, 0, None))(state, seen, tables, cfg)
 
 
 def _advance(state: LookaheadState, seen: Seen, tables: Tables, cfg: PlanConfig) -> tuple[LookaheadState, Array]:

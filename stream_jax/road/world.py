@@ -144,5 +144,5 @@ def lookahead(cfg: LookaheadConfig | None = None) -> Controller:
 
 def usual_drivers() -> Drivers:
     """Where fitting begins: textbook values."""
-    values = Drivers((1.9, 2.1, 2.0), 1.5, 1.5, 1.05, 0.08, 1.1, 1.2, 4.0, 0.3, 2.0)
+    values = (1.9, 2.1, 2.0), 1.5, 1.5, 1.05, 0.08, 1.1, 1.2, 4.0, 0.3, 2.0
     return Drivers(*(jnp.asarray(value, jnp.float32) for value in values))
