@@ -62,7 +62,7 @@ class LookaheadDriver:
             now = stage[signal], target[signal], colour[signal]
             if options and self._shown.get(signal) != now:
                 self._shown[signal] = now
-                news.append((self._ids[signal], state_string(options, *now)))
+                news.append((self._ids[signal], state_string(options, *now, clears_turns=True)))
         return news
 
 

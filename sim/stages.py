@@ -68,14 +68,17 @@ def _signal(network: Network, signal: int, programs: Programs, own_min_green_s: 
     return _Signal(states, tuple(turns), green, green & ~firm, phase, np.full(len(turns), own_min_green_s))
 
 
-def state_string(states: tuple[str, ...], stage: int, target: int, colour: int) -> str:
-    """What SUMO shows of one signal: a stage, or the clearance between two stages."""
+def state_string(states: tuple[str, ...], stage: int, target: int, colour: int, clears_turns: bool = False) -> str:
+    """What SUMO shows of one signal: a stage, or the clearance between two stages.
+
+    Args: clears_turns: a link that goes on, but must yield from then on, is cleared like one that ends.
+    """
     now = states[stage]
     if colour == GREEN:
         return now
     ends = "y" if colour == YELLOW else "r"
-    loses = {("G", "g"), *((a, b) for a in "Gg" for b in "rs")}
-    return "".join(ends if pair in loses else pair[0] for pair in zip(now, states[target], strict=True))
+    links = zip(now, states[target], strict=True)
+    return "".join(ends if (a in "Gg" and b not in "Gg") or (clears_turns and a + b == "Gg") else a for a, b in links)
 
 
 def _nema_states(phases: tuple[str, ...]) -> tuple[str, ...]:

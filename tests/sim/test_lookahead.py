@@ -1,5 +1,7 @@
 """The look-ahead controller drives SUMO: trips finish, prices steer it, and it repeats itself exactly."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -78,5 +80,6 @@ def test_a_road_on_which_nothing_departs_is_an_error(grid, tmp_path):
 
 def test_a_turn_that_loses_its_protection_sees_yellow_before_it_yields():
     states = ("rrG", "GGg")
-    assert state_string(states, 0, 1, YELLOW) == "rry" and state_string(states, 0, 1, RED) == "rrr"
-    assert state_string(states, 1, 0, YELLOW) == "yyg"
+    show = functools.partial(state_string, states, clears_turns=True)
+    assert show(0, 1, YELLOW) == "rry" and show(0, 1, RED) == "rrr" and show(1, 0, YELLOW) == "yyg"
+    assert state_string(states, 0, 1, YELLOW) == "rrG"
