@@ -47,7 +47,7 @@ def test_two_controllers_get_a_capacity_and_what_was_driven_is_read(run, tmp_pat
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--controllers", "nobody"], "No controller is called nobody"),
+        (["--controllers", "nobody"], "No controller without learning is called nobody"),
         (["--rates", "3000", "2000"], "--rates needs a low and a high number"),
         (["--hours", "0"], "--hours must be at least 1"),
     ],
