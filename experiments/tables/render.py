@@ -5,7 +5,16 @@ A cell of ours that was not run is empty; a paper cell that cannot be true carri
 
 from pathlib import Path
 
-from experiments.tables import headline, ours, overview_tables, paper, readme_tables, road_tables, table_cells
+from experiments.tables import (
+    headline,
+    ours,
+    overview_tables,
+    paper,
+    readme_tables,
+    resco_tables,
+    road_tables,
+    table_cells,
+)
 
 BLOCKS = {
     "headline": lambda folder: headline.render(ours.load(folder)),
@@ -15,6 +24,7 @@ BLOCKS = {
     "control": readme_tables.control,
     "speed": readme_tables.speed,
     "road": road_tables.render,
+    "resco": resco_tables.render,
     "paper": lambda folder: paper_tables(ours.load(folder)),
 }  # what stands between `<!-- name: start -->` and `<!-- name: end -->`
 ALL = "all"

@@ -1,6 +1,7 @@
 """RESCO's maps as tables: delays beside the published figures, and the waits that a mean hides."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +37,28 @@ NOTE = (
     "greedy and max-pressure decide every 10 s (5 s); actuated greens last 5 to 50 s. Published figures are of older "
     "SUMO releases, a mean for greedy, and for learners the best training episode, then the mean of the last ten."
 )
+
+
+def render(folder: Path) -> str:
+    """Delays and longest waits of all maps as markdown; empty where none was driven."""
+    paths = [folder / "resco" / f"{name}.jsonl" for name in PUBLISHED]
+    rows = [row for path in paths if path.exists() for row in results.read_rows(path)]
+    methods = methods_of(rows)
+    if not rows:
+        return ""
+    lines = [
+        "| map | " + " | ".join(f"`{method}`" for method in methods) + " | published: greedy, best learner |",
+        "|---|" + "---|" * (len(methods) + 1),
+    ]
+    for name in dict.fromkeys(row["map"] for row in rows):
+        delay = {method: values_of(rows, name, method, "delay") for method in methods}
+        best = min(np.mean(values) for values in delay.values() if values)
+        cells = [
+            _markdown(values, values_of(rows, name, method, "longest_wait"), best) for method, values in delay.items()
+        ]
+        known = PUBLISHED[name]
+        lines.append(f"| {name} | " + " | ".join(cells) + f" | {known.greedy:g}, {known.best:g} ({known.learner}) |")
+    return "\n".join([*lines, ""])
 
 
 def tables(rows: list[dict]) -> list[Table]:
@@ -85,6 +108,15 @@ def values_of(rows: Iterable[dict], name: str, method: str, metric: str) -> list
 
 def _summary(metric: str, values: list[float]) -> str:
     return f"{max(values):.0f}" if metric == "longest_wait" else f"{np.mean(values):.1f}"
+
+
+def _markdown(values: list[float], longest: list[float], best: float) -> str:
+    if not values:
+        return "–"
+    half = results.half_width(values)
+    said = f"{np.mean(values):.1f}"
+    said = f"**{said}**" if np.mean(values) <= best else said
+    return said + (f" ± {half:.1f}" if half is not None else "") + f" ({max(longest):.0f})"
 
 
 def _cell(values: list[float], best: float) -> str:

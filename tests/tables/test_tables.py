@@ -41,6 +41,7 @@ PAGES = {
     "docs/results/speed.md": "speed",
     "docs/results/paper.md": "paper",
     "docs/concepts/road.md": "road",
+    "docs/results/resco.md": "resco",
 }  # every page with a generated block
 
 
