@@ -51,6 +51,7 @@ class LookaheadConfig:
     full_s: float = 80.0  # or when a cycle that serves everybody's need would be longer
     cycle_s: float = 90.0  # into which the needs of all stages are fitted while turns are taken
     fair_s: float = 20.0  # a movement that waited so long before its green may keep its share of the cycle
+    patience: float = 0.0  # 1: in turns the wait of the oldest driver counts as well, 0: time without green alone
     phase_range: float = 4.0  # price 1 multiplies a weight by this, price -1 divides it
     wait_range: float = 4.0  # the same for the weight of waiting
     horizons_s: tuple[float, ...] = _fixed((2, 4, 6, 9, 12, 15, 19, 24, 30, 40, 50, 60))
@@ -97,11 +98,11 @@ def _advance(
     """One signal; the axis I is gone."""
     state = _clear(state, cfg)
     green = tables.serves[state.stage] & (state.colour == GREEN) | _stays(state, tables)
-    is_wanted, flows, need = _needs(seen, tables, cfg)
-    called = jnp.where(green, state.called, jnp.where(is_wanted, state.called + 1.0, 0.0))
+    needs = _needs(seen, tables, cfg)
+    called = jnp.where(green, state.called, jnp.where(needs.wanted, state.called + 1.0, 0.0))
     state = state._replace(age=jnp.where(green, state.age, 0.0), called=called)
     rate = _rates(state, seen, prices, tables, green, cfg)
-    target = _choose(state, rate, flows, need, seen.room, green, tables, cfg)
+    target = _choose(state, rate, needs, green, tables, cfg)
     leaves = (state.colour == GREEN) & (target != state.stage)
     state = state._replace(
         target=jnp.where(leaves, target, state.target),
@@ -131,16 +132,25 @@ def _stays(state: LookaheadState, tables: Tables) -> Array:
     return tables.serves[state.stage] & tables.serves[state.target] & (state.colour != GREEN)
 
 
-def _needs(seen: Seen, tables: Tables, cfg: LookaheadConfig) -> tuple[Array, Array, Array]:
-    """Of each movement [M]: whether somebody wants it now, whether somebody reaches its stop line very soon, and the
-    seconds of green that those need who wait and come soon."""
+class _Needs(NamedTuple):
+    """What the vehicles of each movement ask for; all fields [M]."""
+
+    wanted: Array  # somebody wants it now
+    flows: Array  # somebody reaches its stop line very soon
+    seconds: Array  # of green that those need who wait and come soon
+    oldest: Array  # s that the one who has waited longest has waited
+    is_open: Array  # there is room behind the stop line
+
+
+def _needs(seen: Seen, tables: Tables, cfg: LookaheadConfig) -> _Needs:
     is_it = seen.movement[..., None] == jnp.arange(tables.phase.shape[0])  # [L, K, M]
     near = seen.count * (seen.eta <= cfg.near_s)
-    need = (is_it * near[..., None]).sum(1).max(0) * cfg.headway_s
+    seconds = (is_it * near[..., None]).sum(1).max(0) * cfg.headway_s
     is_here = (seen.count > 0) & ((seen.eta <= cfg.here_s) | (seen.waited > 0))
     is_close = (seen.count > 0) & (seen.eta <= cfg.gap_s)
     wanted, flows = ((is_it & of[..., None]).any((0, 1)) for of in (is_here, is_close))
-    return wanted, flows, need
+    oldest = (is_it * (seen.waited * (seen.count > 0))[..., None]).max((0, 1))
+    return _Needs(wanted, flows, seconds, oldest, seen.room >= 1.0)
 
 
 def _rates(
@@ -196,35 +206,27 @@ def _running(join: Callable[[Array, Array], Array], values: Array, neutral: Arra
 
 
 def _choose(
-    state: LookaheadState,
-    rate: Array,
-    flows: Array,
-    need: Array,
-    room: Array,
-    green: Array,
-    tables: Tables,
-    cfg: LookaheadConfig,
+    state: LookaheadState, rate: Array, needs: _Needs, green: Array, tables: Tables, cfg: LookaheadConfig
 ) -> Array:
     """The stage to show next, the present one included."""
     stages = jnp.arange(tables.serves.shape[0])
     ends = green & ~tables.serves  # [S, M]
     is_allowed = (stages < tables.stages) & (~ends | (state.age >= tables.min_green)).all(1)
-    is_turn = _takes_turns(state, flows, need, room >= 1.0, green, tables, cfg)
-    candidates = is_allowed & is_turn
+    candidates = is_allowed & _takes_turns(state, needs, green, tables, cfg)
     rate = jnp.where(stages == state.stage, rate * cfg.hysteresis + 1e-6, rate)
     best = jnp.where(candidates, rate, -1.0).argmax()
     return jnp.where(candidates.any() & (tables.stages > 0), best, state.stage).astype(jnp.int32)
 
 
-def _takes_turns(
-    state: LookaheadState, flows: Array, need: Array, is_open: Array, green: Array, tables: Tables, cfg: LookaheadConfig
-) -> Array:
+def _takes_turns(state: LookaheadState, needs: _Needs, green: Array, tables: Tables, cfg: LookaheadConfig) -> Array:
     """[S] the stages whose turn it may be: all of them, unless the signal is full or somebody is overdue.
 
     Then a green keeps its share of the cycle while vehicles flow, and after it the movement goes next that was called
-    first. Movements beside it may begin and end as the rates want, but nobody who came out of turn may keep a share.
+    first. With `patience` it is the one whose oldest driver has waited longest, perhaps through an earlier green.
+    Movements beside it may begin and end as the rates want, but nobody who came out of turn may keep a share.
     """
-    waits = jnp.where((need > 0) & is_open & ~green, state.called, 0.0)
+    need = needs.seconds
+    waits = jnp.where((need > 0) & needs.is_open & ~green, jnp.maximum(state.called, cfg.patience * needs.oldest), 0.0)
     first = waits.argmax()
     whole = jnp.where(need > 0, need + jnp.where(green, state.age, 0.0), 0.0)  # what a green needs from its beginning
     by_stage = jnp.zeros(len(tables.serves)).at[tables.home].max(whole)  # [S]
@@ -234,6 +236,6 @@ def _takes_turns(
 
     before = waits[first] - state.age  # how long the first in line had waited when each green began
     right = jnp.where(waits[first] > cfg.cycle_s, before, jnp.minimum(before, cfg.fair_s))
-    is_kept = green & flows & is_open & (state.age < share) & (state.called >= right)
+    is_kept = green & needs.flows & needs.is_open & (state.age < share) & (state.called >= right)
     keeps = (tables.serves | ~is_kept).all(1)
     return ~is_full | jnp.where(is_kept.any(), keeps, tables.serves[:, first] | (waits[first] == 0))

@@ -1,5 +1,6 @@
 """The look-ahead controller is legal whatever it sees and whatever the prices are, and nobody starves."""
 
+import dataclasses
 import functools
 import itertools
 from typing import NamedTuple
@@ -174,6 +175,15 @@ def test_on_a_full_road_everybody_has_a_turn(prices):
 
 def _longest_run(flags):
     return max((len(list(group)) for value, group in itertools.groupby(flags) if value), default=0)
+
+
+def test_with_patience_the_oldest_driver_decides_whose_turn_it_is():
+    # Movement 1 was called first; in movement 2 somebody has waited through an earlier green.
+    tables = tables_of(np.eye(3))
+    seen = view([5, 5, 5], 3, waited=[0.0, 60.0, 90.0])
+    second = lambda cfg: next(stage for stage in drive(tables, [seen] * 60, cfg=cfg).stage if stage != 0)  # noqa: E731
+    same = dataclasses.replace(CFG, wait_scale_s=1e6, overdue_s=1.0)  # waits weigh nothing but turns
+    assert second(same) == 1 and second(dataclasses.replace(same, patience=1.0)) == 2
 
 
 def test_a_green_in_its_turn_ends_when_nobody_comes():
