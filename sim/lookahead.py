@@ -56,6 +56,9 @@ class LookaheadDriver:
     def states(self, prices: np.ndarray) -> list[tuple[str, str]]:
         """(signal, state string) of the signals that change for the coming second. Args: prices [I, 9]."""
         self._state, _ = advance(self._state, self._seen, prices, self._tables, self.cfg)
+        return self._news()
+
+    def _news(self) -> list[tuple[str, str]]:
         stage, target, colour = (np.asarray(part).tolist() for part in self._state[:3])
         news = []
         for signal, options in enumerate(self._stages.states):

@@ -8,7 +8,6 @@ import numpy as np
 
 from sim.lookahead import LookaheadDriver
 from sim.network import Network
-from sim.stages import state_string
 from stream_jax.road.world import Controller
 
 
@@ -30,15 +29,7 @@ class ControllerDriver(LookaheadDriver):
     def reset(self, network: Network) -> None:
         super().reset(network)
         self._state = self._controller.start(self._tables)
-        self._ids = network.ids
 
     def states(self, prices: np.ndarray) -> list[tuple[str, str]]:
         self._state, _ = self._decide(self._state, self._seen, self._told(prices), self._tables)
-        stage, target, colour = (np.asarray(part).tolist() for part in self._state[:3])
-        news = []
-        for signal, options in enumerate(self._stages.states):
-            now = stage[signal], target[signal], colour[signal]
-            if options and self._shown.get(signal) != now:
-                self._shown[signal] = now
-                news.append((self._ids[signal], state_string(options, *now)))
-        return news
+        return self._news()

@@ -25,9 +25,8 @@ CITIES = {  # longitude, latitude, zone
 @pytest.mark.parametrize("city", CITIES)
 def test_a_city_agrees_with_its_own_zone_and_any_with_utc(city):
     lon, lat, zone = CITIES[city]
-    plausible.check_place(lon, lat, zone, "a.csv")
-    plausible.check_place(lon, lat, "UTC", "a.csv")
-    plausible.check_place(lon, lat, "Etc/GMT-1", "a.csv")
+    for fitting in (zone, "UTC", "Etc/GMT-1"):
+        assert plausible.check_place(lon, lat, fitting, "a.csv") is None  # and raises nothing
 
 
 @pytest.mark.parametrize("city", ["Lisbon", "Vigo", "Miami"])
@@ -64,7 +63,7 @@ def test_times_to_come_are_named():
 
 
 def test_a_recording_of_last_year_is_fine():
-    plausible.check_times(NOW - 300 * DAY, NOW, "a.csv", True)
+    assert plausible.check_times(NOW - 300 * DAY, NOW, "a.csv", True) is None  # and raises nothing
 
 
 def test_a_box_needs_a_hundredth_of_the_fixes_and_more_than_swapping_would_bring():

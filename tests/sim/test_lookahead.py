@@ -83,3 +83,12 @@ def test_a_turn_that_loses_its_protection_sees_yellow_before_it_yields():
     show = functools.partial(state_string, states, clears_turns=True)
     assert show(0, 1, YELLOW) == "rry" and show(0, 1, RED) == "rrr" and show(1, 0, YELLOW) == "yyg"
     assert state_string(states, 0, 1, YELLOW) == "rrG"
+
+
+def test_the_driver_shows_that_yellow(grid):
+    driver = LookaheadDriver()
+    driver.reset(grid)
+    driver._stages = driver._stages._replace(states=(("rrG", "GGg"),) * 4)
+    changing = np.zeros(4, np.int32)
+    driver._state = driver._state._replace(stage=changing, target=changing + 1, colour=changing + YELLOW)
+    assert {state for _, state in driver._news()} == {"rry"}
